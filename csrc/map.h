@@ -1,0 +1,21 @@
+/* map.h - a path in, read-only bytes out. The only room that knows the OS's mapping calls.          (rank 1) */
+#ifndef PN_MAP_H
+#define PN_MAP_H
+
+#include "common.h"
+#include "status.h"
+
+typedef struct file_map {
+    const uint8_t *bytes; /* [size]                          */
+    size_t size;
+    bool mapped; /* else: owned heap memory                  */
+} file_map;
+
+/* Regular files only; a directory, FIFO, device or empty file is refused in one sentence that says what it is.
+ * use_mmap false: read() into memory, immune to later changes of the file. On failure *out is zeroed. */
+int map_open(const char *path, bool use_mmap, file_map *out);
+/* The bytes [offset, offset + size) will not be needed soon: their pages may go. Whole pages inside only. */
+void map_drop(const file_map *map, size_t offset, size_t size);
+void map_close(file_map *map); /* idempotent */
+
+#endif

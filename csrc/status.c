@@ -1,0 +1,50 @@
+/* status.c - where the thread's last failure is kept.                                              (rank 0)
+ *
+ * Thread-local, so that concurrent callers never read each other's message. Knows nothing of who fails or why. */
+#include "status.h"
+
+#include "common.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+static _Thread_local struct {
+    pn_status status;
+    char message[512];
+} last = {PN_OK, "no error"};
+
+int pn_fail(pn_status code, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    vsnprintf(last.message, sizeof last.message, format, args);
+    va_end(args);
+    /* Names in a message can come from a hostile file: keep terminals and logs safe. UTF-8 bytes pass. */
+    for (unsigned char *c = (unsigned char *)last.message; *c; c++)
+        if (*c < 0x20 || *c == 0x7f) *c = '?';
+    last.status = code;
+    return code;
+}
+
+pn_status pn_last_status(void) { return last.status; }
+
+const char *pn_last_error(void) { return last.message; }
+
+const char *pn_status_name(int status) {
+    static const char *const names[] = {
+        [PN_OK] = "ok",
+        [PN_ERR_ARGUMENT] = "argument",
+        [PN_ERR_IO] = "io",
+        [PN_ERR_NOT_GGUF] = "not_gguf",
+        [PN_ERR_TRUNCATED] = "truncated",
+        [PN_ERR_CORRUPT] = "corrupt",
+        [PN_ERR_METADATA] = "metadata",
+        [PN_ERR_UNSUPPORTED] = "unsupported",
+        [PN_ERR_MEMORY] = "memory",
+        [PN_ERR_BUSY] = "busy",
+        [PN_ERR_CANCELLED] = "cancelled",
+        [PN_ERR_CONTEXT] = "context",
+        [PN_ERR_ISA] = "isa",
+        [PN_ERR_NUMERIC] = "numeric",
+    };
+    return status >= 0 && (size_t)status < PN_ARRAY_LEN(names) ? names[status] : "unknown";
+}
