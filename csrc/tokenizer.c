@@ -1,0 +1,442 @@
+/* tokenizer.c - text to token ids and back, from a file's metadata.                                  (rank 5)
+ *
+ * Does not split, merge or search itself: pretokenize.h, bpe.h and special.h do, and vocab.h knows the tokens. Here
+ * the file's keys are read and the steps are put in order.
+ * A tokenizer never changes after tokenizer_new; a call's working memory is in its tokenizer_run. */
+#include "tokenizer.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "bpe.h"
+#include "common.h"
+#include "pretokenize.h"
+#include "special.h"
+#include "status.h"
+#include "vocab.h"
+
+/* In place of a byte's token. */
+#define TOKENIZER_LEFT_OUT (UINT32_MAX - 1)
+
+/* Names in messages come from the file: show this much of them. */
+#define TOKENIZER_SHOWN(len) ((int)size_min(len, 80))
+
+/* One call of pn_tokenize. */
+typedef struct tokenizer_run {
+    const pn_tokenizer *tokenizer;
+    const uint8_t *text;
+    uint32_t *ids; /* [cap] */
+    size_t cap;
+    size_t n; /* ids that the text has so far; those from cap on are only counted */
+    bpe_scratch scratch;
+    special_matches matches;
+} tokenizer_run;
+
+/* What tokenizer.ggml.model chooses. */
+typedef struct tokenizer_kind {
+    const char *name;
+    int (*build)(pn_tokenizer *tokenizer, const pn_gguf *gguf, uint64_t seed);
+    /* Encode text[from, to), which holds no control token. */
+    int (*encode)(tokenizer_run *run, size_t from, size_t to);
+} tokenizer_kind;
+
+struct pn_tokenizer {
+    const tokenizer_kind *kind;
+    vocab vocab;
+    special *specials;
+    int64_t bos, eos, unknown; /* -1: none */
+    bool add_bos;
+    uint32_t *stop_ids; /* [n_stop_ids] ascending */
+    size_t n_stop_ids;
+    /* Byte-level merging: */
+    const pretokenize_rule *rule;
+    bpe *merges;
+    uint32_t byte_ids[256]; /* VOCAB_NONE: no token, refuse */
+};
+
+static void tokenizer_emit(tokenizer_run *run, uint32_t id) {
+    if (run->n < run->cap) run->ids[run->n] = id;
+    run->n++;
+}
+
+/* ---- gpt2: byte-level byte-pair merging ---- */
+
+static int tokenizer_find_rule(pn_tokenizer *tokenizer, const pn_gguf *gguf) {
+    const char *pre = NULL;
+    size_t len = 0;
+    bool present = false;
+    char known[160];
+    pretokenize_names(known, sizeof known);
+    PN_TRY(gguf_get_str(gguf, "tokenizer.ggml.pre", &pre, &len, &present));
+    if (!present)
+        return pn_fail(PN_ERR_UNSUPPORTED,
+                       "tokenizer.ggml.pre is missing: how this vocabulary cuts text into words is unknown (known: %s)",
+                       known);
+    tokenizer->rule = pretokenize_find(pre, len);
+    if (!tokenizer->rule)
+        return pn_fail(PN_ERR_UNSUPPORTED, "tokenizer.ggml.pre: \"%.*s\" is not supported (known: %s)",
+                       TOKENIZER_SHOWN(len), pre, known);
+    return PN_OK;
+}
+
+/* The token of each byte, or what takes its place. */
+static void tokenizer_find_bytes(pn_tokenizer *tokenizer, const vocab_index *index) {
+    uint32_t missing = VOCAB_NONE;
+    if (tokenizer->unknown >= 0) {
+        missing = (uint32_t)tokenizer->unknown;
+        if (vocab_is_special(&tokenizer->vocab, missing)) missing = TOKENIZER_LEFT_OUT;
+    }
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        uint8_t spelling[2];
+        const size_t len = vocab_spell_byte((uint8_t)byte, spelling);
+        const uint32_t id = vocab_find(index, spelling, len, true);
+        tokenizer->byte_ids[byte] = id != VOCAB_NONE ? id : missing;
+    }
+}
+
+/* One entry of tokenizer.ggml.merges, "left right", taken apart: two non-empty spellings round the only space. */
+static int tokenizer_split_merge(const uint8_t *text, size_t len, uint64_t rank, size_t *left_len) {
+    const uint8_t *const space = len ? memchr(text, ' ', len) : NULL;
+    const size_t left = space ? (size_t)(space - text) : 0;
+    if (left == 0 || left + 1 == len || memchr(space + 1, ' ', len - left - 1))
+        return pn_fail(PN_ERR_METADATA, "tokenizer.ggml.merges: entry %llu, \"%.*s\", is not two tokens and a space",
+                       (unsigned long long)rank, TOKENIZER_SHOWN(len), (const char *)text);
+    *left_len = left;
+    return PN_OK;
+}
+
+/* The ordinary token of a spelling. A spelling that only a control or user-defined token has gives VOCAB_NONE: its merge
+ * is skipped, or text could become that token. One that no token has is an error, as in the reference. */
+static int tokenizer_merge_token(const vocab_index *index, const uint8_t *text, size_t len, uint64_t rank,
+                                 uint32_t *id) {
+    *id = vocab_find(index, text, len, true);
+    if (*id == VOCAB_NONE && vocab_find(index, text, len, false) == VOCAB_NONE)
+        return pn_fail(PN_ERR_METADATA, "tokenizer.ggml.merges: entry %llu names \"%.*s\", which is not a token",
+                       (unsigned long long)rank, TOKENIZER_SHOWN(len), (const char *)text);
+    return PN_OK;
+}
+
+/* Enter one merge. joined has room for len bytes. */
+static int tokenizer_add_merge(bpe *merges, const vocab_index *index, const uint8_t *text, size_t len, uint64_t rank,
+                               uint8_t *joined) {
+    size_t left_len = 0;
+    PN_TRY(tokenizer_split_merge(text, len, rank, &left_len));
+    const uint8_t *const right_text = text + left_len + 1;
+    const size_t right_len = len - left_len - 1;
+    memcpy(joined, text, left_len);
+    memcpy(joined + left_len, right_text, right_len);
+    uint32_t left = 0, right = 0, result = 0;
+    PN_TRY(tokenizer_merge_token(index, text, left_len, rank, &left));
+    PN_TRY(tokenizer_merge_token(index, right_text, right_len, rank, &right));
+    PN_TRY(tokenizer_merge_token(index, joined, len - 1, rank, &result));
+    if (left != VOCAB_NONE && right != VOCAB_NONE && result != VOCAB_NONE)
+        bpe_add(merges, left, right, (uint32_t)rank, result);
+    return PN_OK;
+}
+
+static int tokenizer_read_merges(pn_tokenizer *tokenizer, const pn_gguf *gguf, const vocab_index *index,
+                                 uint64_t seed) {
+    gguf_array array;
+    PN_TRY(gguf_get_array(gguf, "tokenizer.ggml.merges", &array, NULL));
+    if (array.element_type != PN_VALUE_STRING)
+        return pn_fail(PN_ERR_METADATA, "tokenizer.ggml.merges: wanted strings, found %s",
+                       gguf_value_type_name(array.element_type));
+    if (array.n > VOCAB_MAX_TOKENS)
+        return pn_fail(PN_ERR_METADATA, "tokenizer.ggml.merges: %llu merges are too many", (unsigned long long)array.n);
+    PN_TRY(bpe_new((size_t)array.n, seed, &tokenizer->merges));
+    const size_t bound = (size_t)(array.end - array.at); /* no entry is longer */
+    uint8_t *const joined = malloc(bound + 1);
+    if (!joined) return pn_fail(PN_ERR_MEMORY, "tokenizer: out of memory (%zu bytes)", bound);
+    int status = PN_OK;
+    for (uint64_t rank = 0; rank < array.n && status == PN_OK; rank++) {
+        const char *text = NULL;
+        size_t len = 0;
+        status = gguf_array_str(&array, &text, &len);
+        if (status == PN_OK)
+            status = tokenizer_add_merge(tokenizer->merges, index, (const uint8_t *)text, len, rank, joined);
+    }
+    free(joined);
+    return status;
+}
+
+static int tokenizer_read_unknown(pn_tokenizer *tokenizer, const pn_gguf *gguf);
+
+static int tokenizer_build_gpt2(pn_tokenizer *tokenizer, const pn_gguf *gguf, uint64_t seed) {
+    PN_TRY(tokenizer_find_rule(tokenizer, gguf));
+    vocab_index index = { 0 };
+    int status = vocab_read(gguf, seed, &tokenizer->vocab, &index);
+    if (status == PN_OK) status = tokenizer_read_unknown(tokenizer, gguf);
+    if (status == PN_OK) tokenizer_find_bytes(tokenizer, &index);
+    if (status == PN_OK) status = tokenizer_read_merges(tokenizer, gguf, &index, seed);
+    vocab_index_free(&index);
+    return status;
+}
+
+/* text[from, to), one pre-token, to symbols in the scratch; returns how many in *n (bytes may be left out). */
+static int tokenizer_load_symbols(tokenizer_run *run, size_t from, size_t to, size_t *n) {
+    PN_TRY(bpe_reserve(&run->scratch, to - from));
+    uint32_t *const ids = run->scratch.ids;
+    size_t used = 0;
+    for (size_t at = from; at < to; at++) {
+        const uint32_t id = run->tokenizer->byte_ids[run->text[at]];
+        if (id < TOKENIZER_LEFT_OUT) {
+            ids[used++] = id;
+        } else if (id == VOCAB_NONE) {
+            return pn_fail(PN_ERR_ARGUMENT,
+                           "tokenizer: byte 0x%02X at offset %zu of the text has no token in this vocabulary, and the "
+                           "file names no unknown token; leave the byte out",
+                           run->text[at], at);
+        }
+    }
+    *n = used;
+    return PN_OK;
+}
+
+static int tokenizer_encode_gpt2(tokenizer_run *run, size_t from, size_t to) {
+    const pn_tokenizer *const tokenizer = run->tokenizer;
+    /* The rule sees the part as a whole text: the reference splits each part between control tokens by itself. */
+    const uint8_t *const part = run->text + from;
+    for (size_t at = 0, len = to - from; at < len;) {
+        const size_t end = tokenizer->rule->next(part, len, at);
+        size_t n = 0;
+        PN_TRY(tokenizer_load_symbols(run, from + at, from + end, &n));
+        n = bpe_merge(tokenizer->merges, &run->scratch, n);
+        for (size_t i = 0; i < n; i++) tokenizer_emit(run, run->scratch.ids[i]);
+        at = end;
+    }
+    return PN_OK;
+}
+
+/* ---- Building ---- */
+
+static const tokenizer_kind TOKENIZER_KINDS[] = {
+    { "gpt2", tokenizer_build_gpt2, tokenizer_encode_gpt2 },
+};
+
+static int tokenizer_find_kind(pn_tokenizer *tokenizer, const pn_gguf *gguf) {
+    const char *model = NULL;
+    size_t len = 0;
+    PN_TRY(gguf_get_str(gguf, "tokenizer.ggml.model", &model, &len, NULL));
+    for (size_t i = 0; i < PN_ARRAY_LEN(TOKENIZER_KINDS); i++) {
+        const tokenizer_kind *const kind = &TOKENIZER_KINDS[i];
+        if (strlen(kind->name) != len || memcmp(kind->name, model, len) != 0) continue;
+        tokenizer->kind = kind;
+        return PN_OK;
+    }
+    return pn_fail(PN_ERR_UNSUPPORTED, "tokenizer.ggml.model: \"%.*s\" is not supported (known: gpt2)",
+                   TOKENIZER_SHOWN(len), model);
+}
+
+/* The token id under a key, -1 if the file does not have the key. */
+static int tokenizer_read_id(const pn_tokenizer *tokenizer, const pn_gguf *gguf, const char *key, int64_t *id) {
+    uint32_t value = 0;
+    bool present = false;
+    *id = -1;
+    PN_TRY(gguf_get_u32(gguf, key, &value, &present));
+    if (!present) return PN_OK;
+    if (value >= tokenizer->vocab.n)
+        return pn_fail(PN_ERR_METADATA, "%s: token %u does not exist, the vocabulary has %u", key, value,
+                       tokenizer->vocab.n);
+    *id = value;
+    return PN_OK;
+}
+
+static int tokenizer_read_unknown(pn_tokenizer *tokenizer, const pn_gguf *gguf) {
+    return tokenizer_read_id(tokenizer, gguf, "tokenizer.ggml.unknown_token_id", &tokenizer->unknown);
+}
+
+static int tokenizer_compare_ids(const void *a, const void *b) {
+    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Append the ids of the optional array eos_token_ids to ids[*n], which has room for them. */
+static int tokenizer_append_eos_ids(const pn_tokenizer *tokenizer, gguf_array *array, uint32_t *ids, size_t *n) {
+    while (array->left > 0) {
+        int32_t id = 0;
+        PN_TRY(gguf_array_i32(array, &id));
+        if (id < 0 || (uint32_t)id >= tokenizer->vocab.n)
+            return pn_fail(PN_ERR_METADATA, "%s: token %d does not exist, the vocabulary has %u", array->key, id,
+                           tokenizer->vocab.n);
+        ids[(*n)++] = (uint32_t)id;
+    }
+    return PN_OK;
+}
+
+/* What ends a reply: only what the file's keys say, never how a token is spelled. */
+static int tokenizer_read_stop_ids(pn_tokenizer *tokenizer, const pn_gguf *gguf) {
+    int64_t named[3] = { tokenizer->eos, -1, -1 };
+    PN_TRY(tokenizer_read_id(tokenizer, gguf, "tokenizer.ggml.eot_token_id", &named[1]));
+    PN_TRY(tokenizer_read_id(tokenizer, gguf, "tokenizer.ggml.eom_token_id", &named[2]));
+    gguf_array array = { 0 };
+    bool present = false;
+    PN_TRY(gguf_get_array(gguf, "tokenizer.ggml.eos_token_ids", &array, &present));
+    const size_t room = PN_ARRAY_LEN(named) + (present ? (size_t)array.n : 0);
+    uint32_t *const ids = tokenizer->stop_ids = calloc(room, sizeof *ids);
+    if (!ids) return pn_fail(PN_ERR_MEMORY, "tokenizer: out of memory (%zu end tokens)", room);
+    size_t n = 0;
+    for (size_t i = 0; i < PN_ARRAY_LEN(named); i++)
+        if (named[i] >= 0) ids[n++] = (uint32_t)named[i];
+    if (present) PN_TRY(tokenizer_append_eos_ids(tokenizer, &array, ids, &n));
+    qsort(ids, n, sizeof *ids, tokenizer_compare_ids);
+    for (size_t i = 0; i < n; i++)
+        if (i == 0 || ids[i] != ids[i - 1]) ids[tokenizer->n_stop_ids++] = ids[i];
+    return PN_OK;
+}
+
+static int tokenizer_read_roles(pn_tokenizer *tokenizer, const pn_gguf *gguf) {
+    bool present = false;
+    PN_TRY(tokenizer_read_id(tokenizer, gguf, "tokenizer.ggml.bos_token_id", &tokenizer->bos));
+    PN_TRY(tokenizer_read_id(tokenizer, gguf, "tokenizer.ggml.eos_token_id", &tokenizer->eos));
+    PN_TRY(gguf_get_bool(gguf, "tokenizer.ggml.add_bos_token", &tokenizer->add_bos, &present));
+    if (tokenizer->add_bos && tokenizer->bos < 0)
+        return pn_fail(PN_ERR_METADATA,
+                       "tokenizer.ggml.add_bos_token: asks for a BOS, but tokenizer.ggml.bos_token_id is missing");
+    return tokenizer_read_stop_ids(tokenizer, gguf);
+}
+
+static vocab_text tokenizer_bytes_of(const vocab *v, uint32_t id) {
+    return (vocab_text){ v->bytes + v->offsets[id], v->offsets[id + 1] - v->offsets[id] };
+}
+
+/* The set of control and user-defined tokens; they stand for themselves, so their bytes are their texts. */
+static int tokenizer_build_specials(pn_tokenizer *tokenizer, uint64_t seed) {
+    const vocab *const v = &tokenizer->vocab;
+    size_t n = 0;
+    for (uint32_t id = 0; id < v->n; id++) n += vocab_is_special(v, id);
+    special_text *const texts = calloc(n + 1, sizeof *texts);
+    if (!texts) return pn_fail(PN_ERR_MEMORY, "tokenizer: out of memory (%zu control tokens)", n);
+    size_t used = 0;
+    for (uint32_t id = 0; id < v->n; id++) {
+        if (!vocab_is_special(v, id)) continue;
+        const vocab_text bytes = tokenizer_bytes_of(v, id);
+        texts[used++] = (special_text){ bytes.at, bytes.len, id };
+    }
+    const int status = special_new(texts, n, seed, &tokenizer->specials);
+    free(texts);
+    return status;
+}
+
+/* A number that a file's author cannot know, so that no file is made to collide in the hash tables. Results do not
+ * depend on it. */
+static uint64_t tokenizer_make_seed(void) {
+    struct timespec now = { 0 };
+    timespec_get(&now, TIME_UTC);
+    const uint64_t time = (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+    return (time ^ (uint64_t)(uintptr_t)&now << 20) * UINT64_C(0x9E3779B97F4A7C15);
+}
+
+static int tokenizer_build(pn_tokenizer *tokenizer, const pn_gguf *gguf) {
+    const uint64_t seed = tokenizer_make_seed();
+    PN_TRY(tokenizer_find_kind(tokenizer, gguf));
+    PN_TRY(tokenizer->kind->build(tokenizer, gguf, seed));
+    PN_TRY(tokenizer_read_roles(tokenizer, gguf));
+    return tokenizer_build_specials(tokenizer, seed);
+}
+
+int tokenizer_new(const pn_gguf *gguf, pn_tokenizer **out) {
+    *out = NULL;
+    pn_tokenizer *const tokenizer = calloc(1, sizeof *tokenizer);
+    if (!tokenizer) return pn_fail(PN_ERR_MEMORY, "tokenizer: out of memory (%zu bytes)", sizeof *tokenizer);
+    tokenizer->bos = tokenizer->eos = tokenizer->unknown = -1;
+    const int status = tokenizer_build(tokenizer, gguf);
+    if (status != PN_OK) {
+        pn_tokenizer_free(tokenizer);
+        return status;
+    }
+    *out = tokenizer;
+    return PN_OK;
+}
+
+pn_tokenizer *pn_tokenizer_new(const pn_gguf *gguf) {
+    pn_tokenizer *tokenizer = NULL;
+    if (!gguf)
+        pn_fail(PN_ERR_ARGUMENT, "pn_tokenizer_new: no file given");
+    else
+        tokenizer_new(gguf, &tokenizer);
+    return tokenizer;
+}
+
+void pn_tokenizer_free(pn_tokenizer *tokenizer) {
+    if (!tokenizer) return;
+    vocab_free(&tokenizer->vocab);
+    special_free(tokenizer->specials);
+    bpe_free(tokenizer->merges);
+    free(tokenizer->stop_ids);
+    free(tokenizer);
+}
+
+/* ---- Encoding ---- */
+
+static int tokenizer_encode(tokenizer_run *run, size_t len, int flags) {
+    const pn_tokenizer *const tokenizer = run->tokenizer;
+    if (flags & PN_ENCODE_SPECIAL) PN_TRY(special_scan(tokenizer->specials, run->text, len, &run->matches));
+    special_match match;
+    bool found = special_next(&run->matches, 0, &match);
+    const bool has_bos = found && match.pos == 0 && (int64_t)match.id == tokenizer->bos;
+    if (flags & PN_ENCODE_BOS && tokenizer->add_bos && !has_bos) tokenizer_emit(run, (uint32_t)tokenizer->bos);
+    size_t at = 0;
+    for (; found; found = special_next(&run->matches, at, &match)) {
+        PN_TRY(tokenizer->kind->encode(run, at, match.pos));
+        tokenizer_emit(run, match.id);
+        at = match.pos + match.len;
+    }
+    return tokenizer->kind->encode(run, at, len);
+}
+
+int64_t pn_tokenize(const pn_tokenizer *tokenizer, const char *text, size_t len, int flags, uint32_t *ids, size_t cap) {
+    if ((!text && len) || (!ids && cap)) return -pn_fail(PN_ERR_ARGUMENT, "pn_tokenize: NULL with a length");
+    if (flags & ~(PN_ENCODE_SPECIAL | PN_ENCODE_BOS))
+        return -pn_fail(PN_ERR_ARGUMENT, "pn_tokenize: unknown flags %#x", (unsigned)flags);
+    /* An empty text may come as NULL, to which no offset may be added. */
+    const char *const bytes = text ? text : "";
+    tokenizer_run run = { .tokenizer = tokenizer, .text = (const uint8_t *)bytes, .ids = ids, .cap = cap };
+    const int status = tokenizer_encode(&run, len, flags);
+    bpe_scratch_free(&run.scratch);
+    special_matches_free(&run.matches);
+    return status == PN_OK ? (int64_t)run.n : -status;
+}
+
+/* ---- Looking at tokens ---- */
+
+const char *pn_token_piece(const pn_tokenizer *tokenizer, uint32_t id, size_t *len) {
+    if (id >= tokenizer->vocab.n) {
+        *len = 0;
+        pn_fail(PN_ERR_ARGUMENT, "token %u does not exist, the vocabulary has %u", id, tokenizer->vocab.n);
+        return NULL;
+    }
+    const vocab_text bytes = tokenizer_bytes_of(&tokenizer->vocab, id);
+    *len = bytes.len;
+    return (const char *)bytes.at;
+}
+
+int64_t pn_token_id(const pn_tokenizer *tokenizer, const char *text, size_t len) {
+    return special_find(tokenizer->specials, (const uint8_t *)text, len);
+}
+
+int pn_token_type(const pn_tokenizer *tokenizer, uint32_t id) {
+    return id < tokenizer->vocab.n ? tokenizer->vocab.types[id] : 0;
+}
+
+uint32_t pn_tokenizer_n_vocab(const pn_tokenizer *tokenizer) {
+    return tokenizer->vocab.n;
+}
+
+int64_t pn_tokenizer_bos(const pn_tokenizer *tokenizer) {
+    return tokenizer->bos;
+}
+
+int64_t pn_tokenizer_eos(const pn_tokenizer *tokenizer) {
+    return tokenizer->eos;
+}
+
+bool pn_tokenizer_add_bos(const pn_tokenizer *tokenizer) {
+    return tokenizer->add_bos;
+}
+
+int pn_tokenizer_stop_ids(const pn_tokenizer *tokenizer, uint32_t *ids, int cap) {
+    const size_t room = cap > 0 ? (size_t)cap : 0;
+    for (size_t i = 0; i < size_min(room, tokenizer->n_stop_ids); i++) ids[i] = tokenizer->stop_ids[i];
+    return (int)tokenizer->n_stop_ids;
+}
