@@ -1,0 +1,643 @@
+/* gguf.c - file bytes in, a validated table of metadata and tensors out.                              (rank 3)
+ *
+ * Knows the container and nothing about models: no tensor name appears in this file. Values are not copied; the table
+ * holds offsets into the header, so that gguf_detach can put a heap copy under them.
+ * All input is hostile. The only way to read is the cursor below, and every sum and product of numbers from the file is
+ * checked: a count is compared with what the remaining bytes can hold before anything is allocated or walked. */
+#include "gguf.h"
+
+#include "sniff.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    KEY_LEN_MAX = 65535,
+    NAME_LEN_MAX = 64,
+    ALIGNMENT_MIN = 8,
+    ALIGNMENT_MAX = 1 << 20,         /* no writer goes beyond a huge page; more would be a way to skip over data */
+    ENTRY_BYTES_MIN = 8 + 1 + 4 + 1, /* key, type, value      */
+    TENSOR_BYTES_MIN = 8 + 1 + 4 + 8 + 4 + 8, /* name, n_dims, one dim, type, offset */
+};
+
+static const uint8_t MAGIC[4] = { 'G', 'G', 'U', 'F' };
+/* Nothing holds so much: a number above it is damage, not the sign of a download that broke off. */
+static const uint64_t PLAUSIBLE_BYTES = (uint64_t)1 << 48;
+
+/* All positions are from the start of the file. */
+typedef struct entry {
+    uint64_t begin, end; /* the whole entry                                            */
+    uint64_t key, value; /* value: the number, the string's bytes or the first element */
+    uint64_t n;          /* array: elements                                            */
+    uint32_t key_len;
+    uint8_t type, element_type;
+} entry;
+
+typedef struct tensor {
+    uint64_t name;
+    uint64_t dims[4];
+    uint64_t offset, size;
+    const dtype_info *type;
+    uint32_t name_len;
+    int n_dims;
+} tensor;
+
+struct pn_gguf {
+    file_map map;         /* empty for gguf_parse and after gguf_detach             */
+    uint8_t *copy;        /* the header on the heap after gguf_detach, else NULL    */
+    const uint8_t *bytes; /* [size] the file, or NULL after gguf_detach             */
+    size_t size;
+    const uint8_t *header; /* [header_size] where entry and tensor positions point */
+    size_t header_size;
+    uint32_t version, alignment;
+    uint64_t n_entries, n_tensors;
+    entry *entries;           /* [n_entries] in file order       */
+    tensor *tensors;          /* [n_tensors] in file order       */
+    uint64_t *entry_by_key;   /* [n_entries] sorted by key       */
+    uint64_t *tensor_by_name; /* [n_tensors] sorted by name      */
+};
+
+/* ---- the cursor --------------------------------------------------------------------------------------------- */
+
+/* Reads forward through bytes[size]; the rest says where it is, for messages. */
+typedef struct cursor {
+    const uint8_t *bytes;
+    size_t size, at;
+    const char *part;     /* "header", "metadata entry", "tensor"      */
+    uint64_t index;       /* which one                                 */
+    const uint8_t *label; /* [label_len] its name once known, or NULL  */
+    size_t label_len;
+} cursor;
+
+/* `metadata entry 3 "general.name"` */
+typedef struct place {
+    char text[128];
+} place;
+
+static place cursor_place(const cursor *c) {
+    place p;
+    if (c->label)
+        snprintf(p.text, sizeof p.text, "%s %" PRIu64 " \"%.*s\"", c->part, c->index,
+                 (int)size_min(c->label_len, NAME_LEN_MAX), (const char *)c->label);
+    else
+        snprintf(p.text, sizeof p.text, "%s %" PRIu64, c->part, c->index);
+    return p;
+}
+
+static size_t cursor_rest(const cursor *c) {
+    return c->size - c->at;
+}
+
+static int cursor_fail_short(const cursor *c, const char *what, uint64_t need) {
+    if (need > PLAUSIBLE_BYTES)
+        return pn_fail(PN_ERR_CORRUPT, "%s at byte %zu claims %s of %" PRIu64 " bytes; the file has %zu",
+                       cursor_place(c).text, c->at, what, need, c->size);
+    return pn_fail(PN_ERR_TRUNCATED,
+                   "truncated: %s needs %" PRIu64 " bytes for its %s at byte %zu; the file ends at %zu",
+                   cursor_place(c).text, need, what, c->at, c->size);
+}
+
+static int cursor_take(cursor *c, const char *what, uint64_t len, const uint8_t **out) {
+    if (len > cursor_rest(c)) return cursor_fail_short(c, what, len);
+    *out = c->bytes + c->at;
+    c->at += (size_t)len;
+    return PN_OK;
+}
+
+static int cursor_u32(cursor *c, const char *what, uint32_t *out) {
+    const uint8_t *at = NULL;
+    PN_TRY(cursor_take(c, what, sizeof *out, &at));
+    memcpy(out, at, sizeof *out);
+    return PN_OK;
+}
+
+static int cursor_u64(cursor *c, const char *what, uint64_t *out) {
+    const uint8_t *at = NULL;
+    PN_TRY(cursor_take(c, what, sizeof *out, &at));
+    memcpy(out, at, sizeof *out);
+    return PN_OK;
+}
+
+/* `n` items of at least `item_bytes` bytes each must fit into what is left. Divides, so that nothing can wrap. */
+static int cursor_check_count(const cursor *c, const char *what, uint64_t n, size_t item_bytes) {
+    if (n <= cursor_rest(c) / item_bytes) return PN_OK;
+    return pn_fail(n > PLAUSIBLE_BYTES / item_bytes ? PN_ERR_CORRUPT : PN_ERR_TRUNCATED,
+                   "%s announces %" PRIu64 " %s of at least %zu bytes each; after byte %zu the file has only %zu bytes",
+                   cursor_place(c).text, n, what, item_bytes, c->at, cursor_rest(c));
+}
+
+/* A length and that many bytes: the name of the thing that the cursor is in. */
+static int cursor_label(cursor *c, const char *what, size_t len_max, uint64_t *at, uint32_t *len_out) {
+    uint64_t len;
+    const size_t begin = c->at;
+    PN_TRY(cursor_u64(c, what, &len));
+    if (len == 0) return pn_fail(PN_ERR_CORRUPT, "%s at byte %zu has an empty %s", cursor_place(c).text, begin, what);
+    if (len > len_max)
+        return pn_fail(PN_ERR_CORRUPT, "%s at byte %zu has a %s of %" PRIu64 " bytes; at most %zu are allowed",
+                       cursor_place(c).text, begin, what, len, len_max);
+    *at = c->at;
+    PN_TRY(cursor_take(c, what, len, &c->label));
+    c->label_len = (size_t)len;
+    *len_out = (uint32_t)len;
+    return PN_OK;
+}
+
+/* ---- metadata ----------------------------------------------------------------------------------------------- */
+
+static int gguf_check_bools(const cursor *c, const uint8_t *at, uint64_t n) {
+    for (uint64_t i = 0; i < n; i++)
+        if (at[i] > 1)
+            return pn_fail(PN_ERR_CORRUPT, "%s holds the bool %u; only 0 and 1 are", cursor_place(c).text,
+                           (unsigned)at[i]);
+    return PN_OK;
+}
+
+static int gguf_check_value_type(const cursor *c, const char *what, uint32_t type) {
+    if (type <= PN_VALUE_F64) return PN_OK;
+    return pn_fail(PN_ERR_CORRUPT, "%s has %s %" PRIu32 " before byte %zu; the format knows 0 to %d",
+                   cursor_place(c).text, what, type, c->at, PN_VALUE_F64);
+}
+
+static int gguf_parse_strings(cursor *c, uint64_t n) {
+    PN_TRY(cursor_check_count(c, "strings", n, sizeof(uint64_t)));
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t len;
+        const uint8_t *at = NULL;
+        PN_TRY(cursor_u64(c, "string", &len));
+        PN_TRY(cursor_take(c, "string", len, &at));
+    }
+    return PN_OK;
+}
+
+static int gguf_parse_array(cursor *c, entry *e) {
+    uint32_t type;
+    const uint8_t *at = NULL;
+    PN_TRY(cursor_u32(c, "element type", &type));
+    PN_TRY(gguf_check_value_type(c, "element type", type));
+    PN_TRY(cursor_u64(c, "array", &e->n));
+    e->element_type = (uint8_t)type;
+    e->value = c->at;
+    if (type == PN_VALUE_ARRAY)
+        return pn_fail(PN_ERR_UNSUPPORTED, "%s is an array of arrays, which this version does not read",
+                       cursor_place(c).text);
+    if (type == PN_VALUE_STRING) return gguf_parse_strings(c, e->n);
+    const size_t size = gguf_value_type_size((int)type);
+    PN_TRY(cursor_check_count(c, "elements", e->n, size));
+    PN_TRY(cursor_take(c, "array", e->n * size, &at));
+    return type == PN_VALUE_BOOL ? gguf_check_bools(c, at, e->n) : PN_OK;
+}
+
+static int gguf_parse_value(cursor *c, entry *e) {
+    const uint8_t *at = NULL;
+    if (e->type == PN_VALUE_ARRAY) return gguf_parse_array(c, e);
+    uint64_t len = gguf_value_type_size(e->type);
+    if (e->type == PN_VALUE_STRING) PN_TRY(cursor_u64(c, "string", &len));
+    e->value = c->at;
+    PN_TRY(cursor_take(c, "value", len, &at));
+    return e->type == PN_VALUE_BOOL ? gguf_check_bools(c, at, 1) : PN_OK;
+}
+
+static int gguf_parse_entry(cursor *c, uint64_t index, entry *e) {
+    uint32_t type;
+    *e = (entry){ .begin = c->at };
+    c->part = "metadata entry";
+    c->index = index;
+    c->label = NULL;
+    PN_TRY(cursor_label(c, "key", KEY_LEN_MAX, &e->key, &e->key_len));
+    PN_TRY(cursor_u32(c, "value type", &type));
+    PN_TRY(gguf_check_value_type(c, "value type", type));
+    e->type = (uint8_t)type;
+    PN_TRY(gguf_parse_value(c, e));
+    e->end = c->at;
+    return PN_OK;
+}
+
+/* ---- tensors ------------------------------------------------------------------------------------------------ */
+
+static int gguf_parse_dims(cursor *c, tensor *t) {
+    uint32_t n;
+    PN_TRY(cursor_u32(c, "number of dimensions", &n));
+    if (n < 1 || n > 4)
+        return pn_fail(PN_ERR_CORRUPT, "%s has %" PRIu32 " dimensions; 1 to 4 are allowed", cursor_place(c).text, n);
+    t->n_dims = (int)n;
+    for (uint32_t d = 0; d < 4; d++) {
+        t->dims[d] = 1;
+        if (d < n) PN_TRY(cursor_u64(c, "dimensions", &t->dims[d]));
+        if (t->dims[d] == 0)
+            return pn_fail(PN_ERR_CORRUPT, "%s has dimension %" PRIu32 " of length 0", cursor_place(c).text, d);
+    }
+    return PN_OK;
+}
+
+static int gguf_parse_type(cursor *c, tensor *t) {
+    uint32_t type;
+    PN_TRY(cursor_u32(c, "element type", &type));
+    t->type = type <= INT32_MAX ? dtype_any((int)type) : NULL;
+    if (t->type) return PN_OK;
+    return pn_fail(PN_ERR_UNSUPPORTED, "%s has element type number %" PRIu32 ", which this version does not know",
+                   cursor_place(c).text, type);
+}
+
+/* Bytes of the tensor: the product of all dimensions, in blocks along the first. */
+static int gguf_parse_size(const cursor *c, tensor *t) {
+    const dtype_info *type = t->type;
+    if (t->dims[0] % type->block_len)
+        return pn_fail(PN_ERR_CORRUPT, "%s has rows of %" PRIu64 " elements; %s needs a multiple of %" PRIu32,
+                       cursor_place(c).text, t->dims[0], type->name, type->block_len);
+    uint64_t n = t->dims[0] / type->block_len;
+    bool fits = u64_mul(n, type->block_bytes, &t->size);
+    for (int d = 1; d < 4; d++) fits = fits && u64_mul(t->size, t->dims[d], &t->size);
+    if (fits) return PN_OK;
+    return pn_fail(PN_ERR_CORRUPT,
+                   "%s has [%" PRIu64 ", %" PRIu64 ", %" PRIu64 ", %" PRIu64 "] elements: its size overflows",
+                   cursor_place(c).text, t->dims[0], t->dims[1], t->dims[2], t->dims[3]);
+}
+
+/* Offsets stay relative to the data section until its start is known. */
+static int gguf_parse_tensor(cursor *c, uint64_t index, tensor *t) {
+    *t = (tensor){ .n_dims = 0 };
+    c->part = "tensor";
+    c->index = index;
+    c->label = NULL;
+    PN_TRY(cursor_label(c, "name", NAME_LEN_MAX, &t->name, &t->name_len));
+    PN_TRY(gguf_parse_dims(c, t));
+    PN_TRY(gguf_parse_type(c, t));
+    PN_TRY(gguf_parse_size(c, t));
+    return cursor_u64(c, "offset", &t->offset);
+}
+
+/* From relative to absolute offset, and into the file with it. */
+static int gguf_place_tensor(const pn_gguf *g, uint64_t data, uint64_t index, tensor *t) {
+    const uint64_t relative = t->offset;
+    const int len = (int)t->name_len;
+    const char *name = (const char *)g->header + t->name;
+    uint64_t end;
+    if (relative % g->alignment)
+        return pn_fail(PN_ERR_CORRUPT,
+                       "tensor %" PRIu64 " \"%.*s\" has offset %" PRIu64 ", no multiple of the alignment %" PRIu32,
+                       index, len, name, relative, g->alignment);
+    if (!u64_add(data, relative, &t->offset) || !u64_add(t->offset, t->size, &end))
+        return pn_fail(PN_ERR_CORRUPT,
+                       "tensor %" PRIu64 " \"%.*s\" has offset %" PRIu64 " and %" PRIu64 " bytes: beyond any file",
+                       index, len, name, relative, t->size);
+    if (end > g->size)
+        return pn_fail(end > PLAUSIBLE_BYTES ? PN_ERR_CORRUPT : PN_ERR_TRUNCATED,
+                       "truncated: tensor %" PRIu64 " \"%.*s\" needs the bytes %" PRIu64 " to %" PRIu64
+                       "; the file has %zu",
+                       index, len, name, t->offset, end, g->size);
+    return PN_OK;
+}
+
+/* ---- sorted indexes ----------------------------------------------------------------------------------------- */
+
+/* Negative, zero or positive, like memcmp. */
+typedef int (*gguf_index_order)(const pn_gguf *g, uint64_t a, uint64_t b);
+
+static int gguf_name_compare(const uint8_t *a, size_t a_len, const uint8_t *b, size_t b_len) {
+    const int order = memcmp(a, b, size_min(a_len, b_len));
+    return order ? order : (a_len > b_len) - (a_len < b_len);
+}
+
+static int gguf_order_by_key(const pn_gguf *g, uint64_t a, uint64_t b) {
+    const entry *x = &g->entries[a], *y = &g->entries[b];
+    return gguf_name_compare(g->header + x->key, x->key_len, g->header + y->key, y->key_len);
+}
+
+static int gguf_order_by_name(const pn_gguf *g, uint64_t a, uint64_t b) {
+    const tensor *x = &g->tensors[a], *y = &g->tensors[b];
+    return gguf_name_compare(g->header + x->name, x->name_len, g->header + y->name, y->name_len);
+}
+
+static int gguf_order_by_offset(const pn_gguf *g, uint64_t a, uint64_t b) {
+    const uint64_t x = g->tensors[a].offset, y = g->tensors[b].offset;
+    return (x > y) - (x < y);
+}
+
+static void gguf_index_sink(const pn_gguf *g, uint64_t *index, size_t root, size_t n, gguf_index_order order) {
+    for (size_t child; (child = 2 * root + 1) < n; root = child) {
+        if (child + 1 < n && order(g, index[child], index[child + 1]) < 0) child++;
+        if (order(g, index[root], index[child]) >= 0) return;
+        const uint64_t swapped = index[root];
+        index[root] = index[child];
+        index[child] = swapped;
+    }
+}
+
+/* Heap sort: n log n whatever names the file chose, and no memory. A hash table needs a secret to promise that. */
+static void gguf_index_sort(const pn_gguf *g, uint64_t *index, size_t n, gguf_index_order order) {
+    for (size_t i = n / 2; i-- > 0;) gguf_index_sink(g, index, i, n, order);
+    for (size_t end = n; end > 1; end--) {
+        const uint64_t last = index[end - 1];
+        index[end - 1] = index[0];
+        index[0] = last;
+        gguf_index_sink(g, index, 0, end - 1, order);
+    }
+}
+
+static int gguf_index_make(const pn_gguf *g, uint64_t n, gguf_index_order order, uint64_t **out) {
+    uint64_t *index = malloc((size_t)(n ? n : 1) * sizeof *index);
+    if (!index) return pn_fail(PN_ERR_MEMORY, "no memory for an index of %" PRIu64 " names", n);
+    for (uint64_t i = 0; i < n; i++) index[i] = i;
+    gguf_index_sort(g, index, (size_t)n, order);
+    *out = index;
+    return PN_OK;
+}
+
+static int gguf_index_keys(pn_gguf *g) {
+    PN_TRY(gguf_index_make(g, g->n_entries, gguf_order_by_key, &g->entry_by_key));
+    for (uint64_t i = 1; i < g->n_entries; i++) {
+        const uint64_t a = g->entry_by_key[i - 1], b = g->entry_by_key[i];
+        if (gguf_order_by_key(g, a, b) == 0)
+            return pn_fail(PN_ERR_CORRUPT, "metadata entries %" PRIu64 " and %" PRIu64 " have the same key \"%.*s\"",
+                           a < b ? a : b, a < b ? b : a, (int)size_min(g->entries[a].key_len, NAME_LEN_MAX),
+                           (const char *)g->header + g->entries[a].key);
+    }
+    return PN_OK;
+}
+
+static int gguf_index_names(pn_gguf *g) {
+    PN_TRY(gguf_index_make(g, g->n_tensors, gguf_order_by_name, &g->tensor_by_name));
+    for (uint64_t i = 1; i < g->n_tensors; i++) {
+        const uint64_t a = g->tensor_by_name[i - 1], b = g->tensor_by_name[i];
+        if (gguf_order_by_name(g, a, b) == 0)
+            return pn_fail(PN_ERR_CORRUPT, "tensors %" PRIu64 " and %" PRIu64 " have the same name \"%.*s\"",
+                           a < b ? a : b, a < b ? b : a, (int)g->tensors[a].name_len,
+                           (const char *)g->header + g->tensors[a].name);
+    }
+    return PN_OK;
+}
+
+/* No byte belongs to two tensors, and what follows the last one is not another model. */
+static int gguf_check_overlap(const pn_gguf *g, const uint64_t *by_offset, uint64_t data) {
+    uint64_t end = data;
+    for (uint64_t i = 0; i < g->n_tensors; i++) {
+        const tensor *t = &g->tensors[by_offset[i]];
+        if (t->offset < end) {
+            const tensor *before = &g->tensors[by_offset[i - 1]];
+            return pn_fail(PN_ERR_CORRUPT,
+                           "tensors \"%.*s\" and \"%.*s\" overlap: one ends at byte %" PRIu64
+                           ", the other begins at %" PRIu64,
+                           (int)before->name_len, (const char *)g->header + before->name, (int)t->name_len,
+                           (const char *)g->header + t->name, end, t->offset);
+        }
+        end = t->offset + t->size;
+    }
+    if (u64_align_up(end, g->alignment, &end) && end <= g->size && g->size - end >= sizeof MAGIC &&
+        memcmp(g->bytes + end, MAGIC, sizeof MAGIC) == 0)
+        return pn_fail(PN_ERR_CORRUPT,
+                       "a second GGUF file begins at byte %" PRIu64 ": parts of a split model were joined end to "
+                       "end; merge them with a tool that knows the format",
+                       end);
+    return PN_OK;
+}
+
+static int gguf_check_layout(pn_gguf *g, uint64_t data) {
+    uint64_t *by_offset = NULL;
+    for (uint64_t i = 0; i < g->n_tensors; i++) PN_TRY(gguf_place_tensor(g, data, i, &g->tensors[i]));
+    PN_TRY(gguf_index_make(g, g->n_tensors, gguf_order_by_offset, &by_offset));
+    const int status = gguf_check_overlap(g, by_offset, data);
+    free(by_offset);
+    return status;
+}
+
+/* ---- the whole file ----------------------------------------------------------------------------------------- */
+
+static int gguf_check_version(uint32_t version) {
+    if (version == 2 || version == 3) return PN_OK;
+    /* A big-endian 3 reads as 0x03000000. */
+    if (version != 0 && (version & 0xffff) == 0)
+        return pn_fail(PN_ERR_UNSUPPORTED,
+                       "a big-endian GGUF file (its version reads as %" PRIu32 "): fetch the little-endian one",
+                       version);
+    if (version == 1)
+        return pn_fail(
+            PN_ERR_UNSUPPORTED,
+            "GGUF version 1, a layout of the first days of the format: convert the model again, or fetch a newer file");
+    return pn_fail(PN_ERR_UNSUPPORTED, "GGUF version %" PRIu32 "; this version of the program reads 2 and 3", version);
+}
+
+static int gguf_parse_header(cursor *c, pn_gguf *g) {
+    c->part = "header of version";
+    if (c->size < sizeof MAGIC || memcmp(c->bytes, MAGIC, sizeof MAGIC) != 0) return sniff_refuse(c->bytes, c->size);
+    c->at = sizeof MAGIC;
+    PN_TRY(cursor_u32(c, "version", &g->version));
+    PN_TRY(gguf_check_version(g->version));
+    c->index = g->version;
+    PN_TRY(cursor_u64(c, "number of tensors", &g->n_tensors));
+    PN_TRY(cursor_u64(c, "number of metadata entries", &g->n_entries));
+    PN_TRY(cursor_check_count(c, "metadata entries", g->n_entries, ENTRY_BYTES_MIN));
+    PN_TRY(cursor_check_count(c, "tensors", g->n_tensors, TENSOR_BYTES_MIN));
+    g->entries = calloc((size_t)g->n_entries + 1, sizeof *g->entries);
+    g->tensors = calloc((size_t)g->n_tensors + 1, sizeof *g->tensors);
+    if (g->entries && g->tensors) return PN_OK;
+    return pn_fail(PN_ERR_MEMORY, "no memory for a table of %" PRIu64 " metadata entries and %" PRIu64 " tensors",
+                   g->n_entries, g->n_tensors);
+}
+
+static int gguf_read_alignment(pn_gguf *g) {
+    g->alignment = GGUF_ALIGNMENT_DEFAULT;
+    const int64_t index = gguf_find_metadata(g, "general.alignment");
+    if (index < 0) return PN_OK;
+    const entry *e = &g->entries[index];
+    if (e->type != PN_VALUE_U32)
+        return pn_fail(PN_ERR_CORRUPT, "general.alignment is of type %s; it must be u32",
+                       gguf_value_type_name(e->type));
+    memcpy(&g->alignment, g->header + e->value, sizeof g->alignment);
+    const uint32_t a = g->alignment;
+    if (a >= ALIGNMENT_MIN && a <= ALIGNMENT_MAX && (a & (a - 1)) == 0) return PN_OK;
+    return pn_fail(PN_ERR_CORRUPT, "general.alignment is %" PRIu32 "; it must be a power of two from %d to %d", a,
+                   ALIGNMENT_MIN, ALIGNMENT_MAX);
+}
+
+static int gguf_parse_all(pn_gguf *g) {
+    cursor c = { .bytes = g->bytes, .size = g->size };
+    uint64_t data;
+    PN_TRY(gguf_parse_header(&c, g));
+    for (uint64_t i = 0; i < g->n_entries; i++) PN_TRY(gguf_parse_entry(&c, i, &g->entries[i]));
+    PN_TRY(gguf_index_keys(g));
+    PN_TRY(gguf_read_alignment(g));
+    for (uint64_t i = 0; i < g->n_tensors; i++) PN_TRY(gguf_parse_tensor(&c, i, &g->tensors[i]));
+    g->header_size = c.at;
+    PN_TRY(gguf_index_names(g));
+    if (!u64_align_up(c.at, g->alignment, &data))
+        return pn_fail(PN_ERR_CORRUPT, "the tensor data would begin beyond any file");
+    return gguf_check_layout(g, data);
+}
+
+int gguf_parse(const uint8_t *bytes, size_t size, pn_gguf **out) {
+    *out = NULL;
+    pn_gguf *g = calloc(1, sizeof *g);
+    if (!g) return pn_fail(PN_ERR_MEMORY, "no memory for %zu bytes", sizeof *g);
+    g->bytes = bytes;
+    g->header = bytes;
+    g->size = size;
+    const int status = gguf_parse_all(g);
+    if (status != PN_OK)
+        pn_gguf_free(g);
+    else
+        *out = g;
+    return status;
+}
+
+int gguf_open(const char *path, bool use_mmap, pn_gguf **out) {
+    *out = NULL;
+    file_map map;
+    PN_TRY(map_open(path, use_mmap, &map));
+    const int status = gguf_parse(map.bytes, map.size, out);
+    if (status == PN_OK) {
+        (*out)->map = map;
+        return PN_OK;
+    }
+    map_close(&map);
+    /* The message is about to be written over: keep it beside itself. */
+    char why[400];
+    snprintf(why, sizeof why, "%s", pn_last_error());
+    return pn_fail((pn_status)status, "%.*s: %s", 200, path, why);
+}
+
+int gguf_detach(pn_gguf *gguf) {
+    if (gguf->copy) return PN_OK;
+    uint8_t *copy = malloc(gguf->header_size);
+    if (!copy) return pn_fail(PN_ERR_MEMORY, "no memory for the %zu bytes of the header", gguf->header_size);
+    memcpy(copy, gguf->header, gguf->header_size);
+    gguf->copy = copy;
+    gguf->header = copy;
+    gguf->bytes = NULL;
+    map_close(&gguf->map);
+    return PN_OK;
+}
+
+/* ---- looking things up -------------------------------------------------------------------------------------- */
+
+int64_t gguf_find_metadata(const pn_gguf *gguf, const char *key) {
+    const size_t len = strlen(key);
+    for (uint64_t low = 0, high = gguf->n_entries; low < high;) {
+        const uint64_t middle = low + (high - low) / 2, index = gguf->entry_by_key[middle];
+        const entry *e = &gguf->entries[index];
+        const int order = gguf_name_compare((const uint8_t *)key, len, gguf->header + e->key, e->key_len);
+        if (order == 0) return (int64_t)index;
+        if (order < 0)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return -1;
+}
+
+int64_t gguf_find_tensor(const pn_gguf *gguf, const char *name) {
+    const size_t len = strlen(name);
+    for (uint64_t low = 0, high = gguf->n_tensors; low < high;) {
+        const uint64_t middle = low + (high - low) / 2, index = gguf->tensor_by_name[middle];
+        const tensor *t = &gguf->tensors[index];
+        const int order = gguf_name_compare((const uint8_t *)name, len, gguf->header + t->name, t->name_len);
+        if (order == 0) return (int64_t)index;
+        if (order < 0)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return -1;
+}
+
+uint32_t gguf_alignment(const pn_gguf *gguf) {
+    return gguf->alignment;
+}
+
+const uint8_t *gguf_metadata_bytes(const pn_gguf *gguf, uint64_t index, size_t *len) {
+    const entry *e = &gguf->entries[index];
+    *len = (size_t)(e->end - e->begin);
+    return gguf->header + e->begin;
+}
+
+const uint8_t *gguf_tensor_data(const pn_gguf *gguf, uint64_t index) {
+    return gguf->bytes && index < gguf->n_tensors ? gguf->bytes + gguf->tensors[index].offset : NULL;
+}
+
+void gguf_tensor_drop(const pn_gguf *gguf, uint64_t index) {
+    if (index < gguf->n_tensors)
+        map_drop(&gguf->map, (size_t)gguf->tensors[index].offset, (size_t)gguf->tensors[index].size);
+}
+
+/* ---- the public functions ----------------------------------------------------------------------------------- */
+
+pn_gguf *pn_gguf_open(const char *path) {
+    pn_gguf *gguf;
+    return gguf_open(path, true, &gguf) == PN_OK ? gguf : NULL;
+}
+
+void pn_gguf_free(pn_gguf *gguf) {
+    if (!gguf) return;
+    map_close(&gguf->map);
+    free(gguf->copy);
+    free(gguf->entries);
+    free(gguf->tensors);
+    free(gguf->entry_by_key);
+    free(gguf->tensor_by_name);
+    free(gguf);
+}
+
+uint32_t pn_gguf_version(const pn_gguf *gguf) {
+    return gguf->version;
+}
+uint64_t pn_gguf_n_metadata(const pn_gguf *gguf) {
+    return gguf->n_entries;
+}
+uint64_t pn_gguf_n_tensors(const pn_gguf *gguf) {
+    return gguf->n_tensors;
+}
+
+int pn_gguf_metadata(const pn_gguf *gguf, uint64_t index, pn_metadata *out) {
+    if (index >= gguf->n_entries)
+        return pn_fail(PN_ERR_ARGUMENT, "metadata entry %" PRIu64 " of %" PRIu64, index, gguf->n_entries);
+    const entry *e = &gguf->entries[index];
+    *out = (pn_metadata){ .key = (const char *)gguf->header + e->key, .key_len = e->key_len, .type = e->type };
+    out->element_type = -1;
+    if (e->type == PN_VALUE_ARRAY || e->type == PN_VALUE_STRING) {
+        out->str = (const char *)gguf->header + e->value;
+        out->len = (size_t)(e->end - e->value);
+    } else
+        gguf_value_load(e->type, gguf->header + e->value, out);
+    if (e->type == PN_VALUE_ARRAY) {
+        out->element_type = e->element_type;
+        out->n = e->n;
+    }
+    return PN_OK;
+}
+
+int pn_gguf_tensor(const pn_gguf *gguf, uint64_t index, pn_tensor_info *out) {
+    if (index >= gguf->n_tensors)
+        return pn_fail(PN_ERR_ARGUMENT, "tensor %" PRIu64 " of %" PRIu64, index, gguf->n_tensors);
+    const tensor *t = &gguf->tensors[index];
+    *out = (pn_tensor_info){
+        .name = (const char *)gguf->header + t->name,
+        .name_len = t->name_len,
+        .n_dims = t->n_dims,
+        .dims = { t->dims[0], t->dims[1], t->dims[2], t->dims[3] },
+        .type = t->type->id,
+        .type_name = t->type->name,
+        .offset = t->offset,
+        .size = t->size,
+    };
+    return PN_OK;
+}
+
+int pn_gguf_read_rows(const pn_gguf *gguf, uint64_t index, uint64_t row, uint64_t n_rows, float *out) {
+    if (index >= gguf->n_tensors)
+        return pn_fail(PN_ERR_ARGUMENT, "tensor %" PRIu64 " of %" PRIu64, index, gguf->n_tensors);
+    const tensor *t = &gguf->tensors[index];
+    const char *name = (const char *)gguf->header + t->name;
+    const uint64_t total = t->dims[1] * t->dims[2] * t->dims[3]; /* <= size, which was checked */
+    if (row > total || n_rows > total - row)
+        return pn_fail(PN_ERR_ARGUMENT, "rows %" PRIu64 " + %" PRIu64 " of tensor \"%.*s\", which has %" PRIu64, row,
+                       n_rows, (int)t->name_len, name, total);
+    if (!t->type->dequantize)
+        return pn_fail(PN_ERR_UNSUPPORTED, "tensor \"%.*s\" has element type %s, which this version cannot read",
+                       (int)t->name_len, name, t->type->name);
+    if (!gguf->bytes)
+        return pn_fail(PN_ERR_ARGUMENT, "tensor \"%.*s\": the file was closed after loading", (int)t->name_len, name);
+    const uint64_t row_bytes = t->dims[0] / t->type->block_len * t->type->block_bytes;
+    if (n_rows) t->type->dequantize(gguf->bytes + t->offset + row * row_bytes, out, (size_t)(n_rows * t->dims[0]));
+    return PN_OK;
+}
