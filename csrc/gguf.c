@@ -312,7 +312,7 @@ static int gguf_order_by_name(const pn_gguf *g, uint64_t a, uint64_t b) {
 
 static int gguf_order_by_offset(const pn_gguf *g, uint64_t a, uint64_t b) {
     const uint64_t x = g->tensors[a].offset, y = g->tensors[b].offset;
-    return (x > y) - (x < y);
+    return x != y ? (x > y) - (x < y) : (a > b) - (a < b);
 }
 
 static void gguf_index_sink(const pn_gguf *g, uint64_t *index, size_t root, size_t n, gguf_index_order order) {
