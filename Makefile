@@ -44,13 +44,14 @@ wheel: .venv/.test ## build dist/: the sdist, and from it one abi3 wheel
 	@rm -rf dist && $(BIN)/pyproject-build --no-isolation --outdir dist . >&2
 	@$(BIN)/python tools/check_wheel_isa.py dist/*.whl && ls dist >&2
 
-lint: .venv/.dev ## ruff, mypy --strict, clang-format, C warnings, direction of includes and imports
+lint: .venv/.dev ## ruff, mypy --strict, clang-format, C warnings, direction of includes, sizes
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy pantheon
 	$(BIN)/clang-format --dry-run --Werror $(C_SOURCES) $(C_HEADERS) $(wildcard tests/c/*.[ch] examples/*.[ch])
 	$(CC) $$($(BIN)/python build_ffi.py cflags) $(WARNINGS) -Werror -fsyntax-only -Icsrc $(C_SOURCES)
 	$(BIN)/python tools/check_layers.py
+	$(BIN)/python tools/check_sizes.py
 
 asan: asan-c asan-python ## C tests and pytest under AddressSanitizer and UndefinedBehaviorSanitizer
 
