@@ -106,8 +106,8 @@ static int tokenizer_split_merge(const uint8_t *text, size_t len, uint64_t rank,
     return PN_OK;
 }
 
-/* The ordinary token of a spelling. A spelling that only a control or user-defined token has gives VOCAB_NONE: its merge
- * is skipped, or text could become that token. One that no token has is an error, as in the reference. */
+/* The ordinary token of a spelling. A spelling that only a control or user-defined token has gives VOCAB_NONE: its
+ * merge is skipped, or text could become that token. One that no token has is an error, as in the reference. */
 static int tokenizer_merge_token(const vocab_index *index, const uint8_t *text, size_t len, uint64_t rank,
                                  uint32_t *id) {
     *id = vocab_find(index, text, len, true);

@@ -8,7 +8,7 @@
 
 _Static_assert(UNICODE_CO == 29, "categories are numbered as in tools/gen_unicode.py");
 
-/* What may follow a first byte >= 0x80: how many bytes in all, and the range of the second. n == 0: not a first byte. */
+/* What a first byte >= 0x80 announces: how many bytes in all, and the range of the second. n == 0: no first byte. */
 typedef struct unicode_lead {
     uint8_t n, low, high;
 } unicode_lead;

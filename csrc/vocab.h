@@ -46,8 +46,8 @@ typedef struct vocab_index {
     uint64_t seed;
 } vocab_index;
 
-/* Read the list of a byte-level vocabulary. *out and *index start as {0} and are released with the functions below, also
- * after a failure. The index holds ordinary tokens (VOCAB_NORMAL, VOCAB_UNUSED) and, apart from them, all others.
+/* Read the list of a byte-level vocabulary. *out and *index start as {0} and are released with the functions below,
+ * also after a failure. The index holds ordinary tokens (VOCAB_NORMAL, VOCAB_UNUSED) and, apart from them, all others.
  * Errors: METADATA, MEMORY. */
 int vocab_read(const pn_gguf *gguf, uint64_t seed, vocab *out, vocab_index *index);
 void vocab_free(vocab *v);
