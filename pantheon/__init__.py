@@ -1,0 +1,88 @@
+"""Load a chat model from a GGUF file on an ordinary CPU, talk with it, and see exactly what it reads.
+
+import pantheon
+
+model = pantheon.load("smollm2")
+chat = model.chat(system="You are a helpful assistant.")
+for piece in chat.stream("What is the capital of France?"):
+    print(piece, end="", flush=True)
+"""
+
+from pantheon._native import version as _version
+from pantheon.chat import Chat, Message
+from pantheon.engine import (
+    Metadata,
+    Model,
+    ModelInfo,
+    Reply,
+    ReplyStream,
+    SamplingParams,
+    State,
+    Timings,
+    Tokenizer,
+    Usage,
+    load,
+)
+from pantheon.errors import (
+    ArgumentError,
+    Busy,
+    BusyError,
+    CancelledError,
+    CatalogError,
+    ChatTemplateError,
+    ClosedError,
+    ContextError,
+    CorruptFileError,
+    FileError,
+    ISAError,
+    MetadataError,
+    ModelFileError,
+    NoModelError,
+    NotGGUFError,
+    NumericError,
+    OutOfMemoryError,
+    PantheonError,
+    PullError,
+    TruncatedError,
+    UnsupportedError,
+)
+
+__version__ = _version()
+
+__all__ = [
+    "ArgumentError",
+    "Busy",
+    "BusyError",
+    "CancelledError",
+    "CatalogError",
+    "Chat",
+    "ChatTemplateError",
+    "ClosedError",
+    "ContextError",
+    "CorruptFileError",
+    "FileError",
+    "ISAError",
+    "Message",
+    "Metadata",
+    "MetadataError",
+    "Model",
+    "ModelFileError",
+    "ModelInfo",
+    "NoModelError",
+    "NotGGUFError",
+    "NumericError",
+    "OutOfMemoryError",
+    "PantheonError",
+    "PullError",
+    "Reply",
+    "ReplyStream",
+    "SamplingParams",
+    "State",
+    "Timings",
+    "Tokenizer",
+    "TruncatedError",
+    "UnsupportedError",
+    "Usage",
+    "__version__",
+    "load",
+]

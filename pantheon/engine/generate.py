@@ -1,0 +1,203 @@
+"""From evaluated prompt to reply: the loop of sample, decode, evaluate, and what a finished reply looks like.
+
+Rank 3: imports _native, sampling, state, tokenizer. It knows ids and text, nothing of messages.
+
+The one thing to know first: a reply's last sampled token is never evaluated. Whoever continues puts it in with the
+next prompt; the ids in Reply.tokens are what was sampled, state.tokens is what was evaluated.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Literal
+
+from pantheon import _native
+from pantheon.engine.sampling import SamplingParams
+from pantheon.engine.state import State
+from pantheon.engine.tokenizer import Tokenizer
+from pantheon.errors import CancelledError
+
+FinishReason = Literal["stop", "length", "cancelled"]
+"""stop: the model ended its turn. length: max_tokens were reached. cancelled: cancel(), Ctrl-C or a closed stream."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What a reply cost, in tokens. prompt_tokens == reused_tokens + evaluated_tokens, once the prompt is through."""
+
+    prompt_tokens: int
+    reused_tokens: int
+    """The part of the prompt that was in the state already."""
+    evaluated_tokens: int
+    """The part of the prompt that had to be read for this reply."""
+    generated_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """Wall time of a reply in seconds; the time that the caller spent between two pieces is not counted."""
+
+    prompt_s: float
+    decode_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """A finished reply. `tokens` are the sampled ids without the end-of-turn; control tokens never show in `text`."""
+
+    text: str
+    tokens: tuple[int, ...]
+    finish_reason: FinishReason
+    usage: Usage
+    timings: Timings
+    seed: int
+    """The seed that was used: give it as `seed=` to draw the same reply again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What to generate, fixed before it starts."""
+
+    tokenizer: Tokenizer
+    params: SamplingParams
+    seed: int
+    limit: int
+    """At most so many tokens."""
+    stop_ids: frozenset[int]
+    progress: _native.Progress | None
+
+
+@dataclass(slots=True)
+class Record:
+    """What has happened so far; becomes a Reply in the end, however that comes about."""
+
+    job: Job
+    prompt_tokens: int = 0
+    reused_tokens: int = 0
+    evaluated_tokens: int = 0
+    tokens: list[int] = field(default_factory=list)
+    finish_reason: FinishReason = "cancelled"
+    prompt_s: float = 0.0
+    decode_s: float = 0.0
+    reply: Reply | None = None
+
+    def finish(self) -> Reply:
+        """Make the Reply, once."""
+        if self.reply is None:
+            usage = Usage(
+                prompt_tokens=self.prompt_tokens,
+                reused_tokens=self.reused_tokens,
+                evaluated_tokens=self.evaluated_tokens,
+                generated_tokens=len(self.tokens),
+            )
+            self.reply = Reply(
+                text=self.job.tokenizer.decode(self.tokens, special=False),
+                tokens=tuple(self.tokens),
+                finish_reason=self.finish_reason,
+                usage=usage,
+                timings=Timings(prompt_s=self.prompt_s, decode_s=self.decode_s),
+                seed=self.job.seed,
+            )
+        return self.reply
+
+
+class ReplyStream:
+    """A reply in the making: iterate for its text, piece by piece; afterwards `reply` holds it whole.
+
+    Leaving the loop early, or close(), ends the reply there and frees what it held.
+    """
+
+    def __init__(self, pieces: Iterator[str], record: Record) -> None:
+        """Internal. `pieces` must be a generator that does not refer to this object: a `break` then closes it."""
+        self._pieces = pieces
+        self._record = record
+
+    def __iter__(self) -> ReplyStream:
+        return self
+
+    def __next__(self) -> str:
+        return next(self._pieces)
+
+    @property
+    def reply(self) -> Reply | None:
+        """The whole reply once it has ended (by itself, by cancel, or by close()), else None."""
+        return self._record.reply
+
+    def finish(self) -> Reply:
+        """Read the rest and return the whole reply."""
+        for _ in self._pieces:
+            pass
+        return self._record.finish()
+
+    def close(self) -> None:
+        """End the reply here. Idempotent."""
+        close = getattr(self._pieces, "close", None)
+        if close is not None:
+            close()
+
+    def __enter__(self) -> ReplyStream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def generate(state: State, ids: _native.Ids, record: Record) -> Iterator[str]:
+    """Evaluate `ids` (the rest of the prompt), then sample up to the limit, yielding text as it becomes whole."""
+    decoder = record.job.tokenizer.decoder()
+    tokens = generate_tokens(state, ids, record)
+    try:
+        for token in tokens:
+            text = decoder.push(token)
+            if text:
+                yield text
+        rest = decoder.finish()
+        if rest:
+            yield rest
+    finally:
+        tokens.close()
+        record.finish()
+
+
+def generate_tokens(state: State, ids: _native.Ids, record: Record) -> Generator[int, None, None]:
+    """The loop itself. A cancelled evaluation ends it quietly; every other failure is raised."""
+    job = record.job
+    sampler = job.params.sampler(job.tokenizer.n_vocab, job.seed)
+    try:
+        while len(record.tokens) < job.limit:
+            started = time.perf_counter()
+            if record.tokens:
+                state.advance(_native.as_ids(record.tokens[-1:]))
+            else:
+                _read_prompt(state, ids, record)
+            token = state.sample(sampler)
+            if len(record.tokens) > 0:
+                record.decode_s += time.perf_counter() - started
+            if token in job.stop_ids:
+                record.finish_reason = "stop"
+                return
+            record.tokens.append(token)
+            if len(record.tokens) == job.limit:
+                record.finish_reason = "length"
+            yield token
+        record.finish_reason = "length"
+    except CancelledError:
+        record.finish_reason = "cancelled"
+    finally:
+        sampler.close()
+
+
+def _read_prompt(state: State, ids: _native.Ids, record: Record) -> None:
+    before = len(state)
+    started = time.perf_counter()
+    try:
+        state.advance(ids, record.job.progress)
+    finally:
+        record.prompt_s = time.perf_counter() - started
+        if not state.closed:
+            record.evaluated_tokens = len(state) - before

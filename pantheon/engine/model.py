@@ -1,0 +1,339 @@
+"""A loaded model: the weights, what is known about them, and the ways to put them to work.
+
+Rank 3: imports _native, catalog (name to path) and its siblings in engine/; reaches up to chat/ only inside
+Model.chat(). A model is immutable and may be shared by any number of threads; each conversation has a state.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pantheon import _native, catalog
+from pantheon.engine.generate import Job, Record, Reply, ReplyStream, generate
+from pantheon.engine.metadata import Metadata
+from pantheon.engine.sampling import SamplingParams, check_integer
+from pantheon.engine.state import State
+from pantheon.engine.tokenizer import Tokenizer
+from pantheon.errors import ArgumentError, ClosedError, ContextError, ISAError, UnsupportedError
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from pantheon.chat.messages import Message
+    from pantheon.chat.session import Chat
+
+logger = logging.getLogger("pantheon")
+
+MAX_THREADS = 256
+_SCORE_ROWS = 64  # logits of so many tokens at a time: 64 x 150,000 floats are 38 MB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """What a loaded model is and how it runs here. Sizes in bytes."""
+
+    path: str
+    architecture: str
+    n_vocab: int
+    n_context: int
+    n_embed: int
+    n_layer: int
+    n_head: int
+    n_head_kv: int
+    head_size: int
+    n_ff: int
+    n_params: int
+    weight_bytes: int
+    """Resident memory of the weights as this process holds them."""
+    kv_bytes_per_token: int
+    """What one token of a conversation costs."""
+    isa: str
+    threads: int
+    threads_reason: str
+    """Where the number of threads comes from."""
+    blas: bool
+    """True: prompts go through BLAS, and equal inputs may differ in the last bits."""
+    load_s: float
+
+
+def load(
+    name_or_path: str | os.PathLike[str],
+    *,
+    threads: int | None = None,
+    isa: str | None = None,
+    progress: _native.Progress | None = None,
+    mmap: bool = True,
+    blas: bool | None = None,
+) -> Model:
+    """Load a model: a catalogue name ("smollm2"), a path to a GGUF file, or "hf:owner/repo/file.gguf".
+
+    threads: 1..256; None takes PANTHEON_THREADS, else the usable cores of this machine or container.
+    isa: "avx2", "portable", ...; None takes PANTHEON_ISA, else the best that runs here.
+    progress: called with the fraction loaded, 0.0 to 1.0; what it raises stops the load.
+    mmap: False reads the file into memory first, for files that may shrink or vanish meanwhile.
+    blas: True sends prompts through BLAS where the build has it; equal bits are given up.
+    Raises NoModelError (with the command that fetches the model), a ModelFileError, UnsupportedError, ISAError,
+    ArgumentError or OutOfMemoryError. The network is never touched.
+    """
+    return Model(name_or_path, threads=threads, isa=isa, progress=progress, mmap=mmap, blas=blas)
+
+
+class Model:
+    """The weights of one file, ready to run. Use it as a context manager, or close() it."""
+
+    def __init__(
+        self,
+        name_or_path: str | os.PathLike[str],
+        *,
+        threads: int | None = None,
+        isa: str | None = None,
+        progress: _native.Progress | None = None,
+        mmap: bool = True,
+        blas: bool | None = None,
+    ) -> None:
+        """See pantheon.load()."""
+        path = catalog.resolve(name_or_path)
+        n_threads, reason = _choose_threads(threads)
+        if blas and not _native.has_blas():
+            raise UnsupportedError("this build has no BLAS; build it with USE_BLAS=1, or leave blas=True out")
+        started = time.perf_counter()
+        self._handle = _load_handle(path, n_threads, isa, mmap, blas, progress)
+        self._states: weakref.WeakSet[_native.StateHandle] = weakref.WeakSet()
+        self.chat_formats: dict[str | None, object] = {}  # kept for chat/: a template is compiled and checked once
+        facts = _native.model_facts(self._handle)._asdict()
+        self._info = ModelInfo(
+            path=os.fsdecode(path),
+            threads=facts.pop("n_threads"),
+            threads_reason=reason,
+            load_s=time.perf_counter() - started,
+            **facts,
+        )
+        self._tokenizer = Tokenizer(self._handle.tokenizer())
+        self._metadata = Metadata(self._handle.gguf())
+        logger.info(
+            "loaded %s (%s, %s, %d threads) in %.2f s",
+            self._info.path, self._info.architecture, self._info.isa, self._info.threads, self._info.load_s,
+        )  # fmt: skip
+
+    # ---- what it is
+
+    @property
+    def info(self) -> ModelInfo:
+        """Architecture, sizes, threads, instruction set."""
+        return self._info
+
+    @property
+    def architecture(self) -> str:
+        """general.architecture of the file, such as "llama"."""
+        return self._info.architecture
+
+    @property
+    def context_length(self) -> int:
+        """The most tokens that the model was made to read."""
+        return self._info.n_context
+
+    @property
+    def n_vocab(self) -> int:
+        """How many tokens there are, which is the width of the logits."""
+        return self._info.n_vocab
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Its tokenizer; it closes with the model."""
+        return self._tokenizer
+
+    @property
+    def metadata(self) -> Metadata:
+        """The header of its file, read-only."""
+        return self._metadata
+
+    # ---- at the level of ids
+
+    def state(self) -> State:
+        """A new, empty conversation."""
+        handle = _native.StateHandle(self._handle)
+        self._states.add(handle)
+        return State(handle, self.n_vocab)
+
+    def logits(self, ids: Sequence[int] | npt.ArrayLike) -> _native.Floats:
+        """The logits after each of `ids`, float32[len(ids), n_vocab]. Mind the size: 8,192 ids x 49,152 are 1.6 GB."""
+        tokens = _native.as_ids(ids)
+        out = np.empty((len(tokens), self.n_vocab), np.float32)
+        if len(tokens):
+            with self.state() as state:
+                state.advance_all(tokens, out)
+        return out
+
+    def score(self, ids: Sequence[int] | npt.ArrayLike) -> _native.Floats:
+        """Natural log-probabilities of ids[1:], each given all ids before it: float32[len(ids) - 1], all <= 0."""
+        tokens = _native.as_ids(ids)
+        if len(tokens) and int(tokens.max()) >= self.n_vocab:
+            raise ArgumentError(f"token id {tokens.max()} is not in 0..{self.n_vocab - 1}")
+        scores = np.empty(max(len(tokens) - 1, 0), np.float32)
+        with self.state() as state:
+            for start in range(0, len(scores), _SCORE_ROWS):
+                targets = tokens[start + 1 : start + 1 + _SCORE_ROWS]
+                rows = np.empty((len(targets), self.n_vocab), np.float32)
+                state.advance_all(tokens[start : start + len(targets)], rows)
+                wide = rows.astype(np.float64)
+                wide -= wide.max(axis=1, keepdims=True)
+                chosen = wide[np.arange(len(targets)), targets]
+                scores[start : start + len(targets)] = chosen - np.log(np.exp(wide).sum(axis=1))
+        return scores
+
+    # ---- at the level of text
+
+    def stream(
+        self,
+        prompt: str | bytes | Sequence[int] | npt.ArrayLike,
+        *,
+        max_tokens: int | None = 128,
+        progress: _native.Progress | None = None,
+        **sampling: Any,
+    ) -> ReplyStream:
+        """Continue `prompt`: an iterator of text pieces whose `reply` is set at the end.
+
+        A text is encoded without control tokens and gets the beginning-of-sequence id if the file asks for one; ids
+        are taken as they are. max_tokens None: as many as fit. sampling: the fields of SamplingParams.
+        Raises ContextError if prompt and max_tokens do not fit into context_length: nothing is ever cut.
+        """
+        ids = self._prompt_ids(prompt)
+        if len(ids) == 0:
+            raise ArgumentError("the prompt is empty: it has no token to continue")
+        record = Record(self._job(len(ids), max_tokens, progress, SamplingParams(**sampling)))
+        return ReplyStream(_complete(self, ids, record), record)
+
+    def generate(
+        self,
+        prompt: str | bytes | Sequence[int] | npt.ArrayLike,
+        *,
+        max_tokens: int | None = 128,
+        progress: _native.Progress | None = None,
+        **sampling: Any,
+    ) -> Reply:
+        """stream() in one go: the whole reply."""
+        return self.stream(prompt, max_tokens=max_tokens, progress=progress, **sampling).finish()
+
+    def chat(
+        self,
+        system: str | None = None,
+        *,
+        messages: Iterable[Message | Mapping[str, Any]] = (),
+        window: int | None = None,
+        reply_limit: int = 128,
+        template: str | None = None,
+        now: datetime | None = None,
+    ) -> Chat:
+        """A conversation with this model; see Chat. Many may run at once, each in its own thread."""
+        from pantheon.chat.session import Chat
+
+        return Chat(
+            self,
+            system,
+            messages=messages,
+            window=window,
+            reply_limit=reply_limit,
+            template=template,
+            now=now,
+        )
+
+    def _prompt_ids(self, prompt: str | bytes | Sequence[int] | npt.ArrayLike) -> _native.Ids:
+        if isinstance(prompt, (str, bytes)):
+            return self.tokenizer.encode(prompt, bos=True)
+        return _native.as_ids(prompt)
+
+    def _job(self, n_prompt: int, max_tokens: int | None, progress: Any, params: SamplingParams) -> Job:
+        room = self.context_length - n_prompt
+        limit = room if max_tokens is None else check_integer("max_tokens", max_tokens, 0, 2**31 - 1)
+        if limit > room or room < 0:
+            raise ContextError(
+                f"a prompt of {n_prompt} tokens and {max(limit, 0)} tokens of reply do not fit into the model's "
+                f"{self.context_length}; shorten the prompt or lower max_tokens",
+                prompt_tokens=n_prompt,
+                reply_limit=max(limit, 0),
+                window=self.context_length,
+            )
+        return Job(
+            tokenizer=self.tokenizer,
+            params=params,
+            seed=params.seed_or_fresh(),
+            limit=limit,
+            stop_ids=frozenset(self.tokenizer.stop_ids),
+            progress=progress,
+        )
+
+    # ---- the end
+
+    @property
+    def closed(self) -> bool:
+        """True after close()."""
+        return self._handle.closed
+
+    def close(self) -> None:
+        """Free the weights and close every state and chat of this model. Idempotent, from any thread."""
+        for state in list(self._states):
+            state.close()
+        self._handle.close()
+
+    def __enter__(self) -> Model:
+        if self.closed:
+            raise ClosedError("this model is closed")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> str:
+        raise TypeError("a Model holds memory of this process and cannot be pickled; pass its path and load it there")
+
+    def __repr__(self) -> str:
+        name = os.path.basename(self._info.path)
+        return f"<pantheon.Model {name}: {self.architecture}, {self._info.n_params / 1e6:.0f} M parameters>"
+
+
+def _complete(model: Model, ids: _native.Ids, record: Record) -> Iterator[str]:
+    """The generator behind Model.stream(): the state lives exactly as long as the reply."""
+    record.prompt_tokens = len(ids)
+    with model.state() as state:
+        yield from generate(state, ids, record)
+
+
+def _choose_threads(threads: int | None) -> tuple[int, str]:
+    """The number for C (0: its default) and where it comes from."""
+    if threads is not None:
+        return check_integer("threads", threads, 1, MAX_THREADS), "asked for"
+    value = os.environ.get("PANTHEON_THREADS", "")
+    if not value:
+        return 0, _native.default_threads()[1]
+    if not value.isascii() or not value.isdigit() or not 1 <= int(value[:9]) <= MAX_THREADS:
+        raise ArgumentError(f"PANTHEON_THREADS must be a number in 1..{MAX_THREADS}, got {value!r}")
+    return int(value), "PANTHEON_THREADS"
+
+
+def _load_handle(
+    path: str | os.PathLike[str],
+    threads: int,
+    isa: str | None,
+    mmap: bool,
+    blas: bool | None,
+    progress: _native.Progress | None,
+) -> _native.ModelHandle:
+    """Load with the instruction set that was asked for, by argument or by environment."""
+    forced = isa if isa is not None else os.environ.get("PANTHEON_ISA") or None
+    source = "isa" if isa is not None else "PANTHEON_ISA"
+    if forced is not None and forced not in _native.isa_available():
+        usable = ", ".join(_native.isa_available())
+        raise ISAError(f"{source}={forced!r} cannot be used on this machine; it can run: {usable}")
+    return _native.ModelHandle(path, threads=threads, isa=forced, mmap=mmap, blas=blas, progress=progress)

@@ -1,0 +1,94 @@
+"""How logits become a token: the parameters, checked when they are made.
+
+Rank 3: imports errors, _native. The drawing itself happens in C; nothing here looks at a logit.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from numbers import Real
+
+from pantheon import _native
+from pantheon.errors import ArgumentError
+
+_MAX_SEED = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How to turn logits into a token. Every default is neutral: greedy decoding of the model's own logits.
+
+    They apply in this order: logit_bias, penalties, temperature, top_k, top_p, min_p, draw. A value out of range
+    raises ArgumentError (a ValueError) that names it.
+    """
+
+    temperature: float = 0.0
+    """>= 0; 0 takes the highest logit, the lowest id on ties."""
+    top_k: int = 0
+    """Keep the k likeliest tokens; 0: off."""
+    top_p: float = 1.0
+    """In (0, 1]: keep the likeliest tokens that together reach this probability; 1: off."""
+    min_p: float = 0.0
+    """In [0, 1]: keep tokens with at least this share of the likeliest one's probability; 0: off."""
+    repeat_penalty: float = 1.0
+    """> 0: divides (or multiplies, where negative) the logits of tokens seen; 1: off."""
+    presence_penalty: float = 0.0
+    """In [-2, 2]: subtracted once from tokens seen; 0: off."""
+    frequency_penalty: float = 0.0
+    """In [-2, 2]: subtracted for each time that a token was seen; 0: off."""
+    penalty_window: int = 64
+    """How many of the last tokens count as seen, the prompt's included; -1: all."""
+    logit_bias: Mapping[int, float] | None = None
+    """Added to the logits of these ids; -inf forbids a token."""
+    seed: int | None = None
+    """0..2**64-1: equal seeds give equal draws. None: fresh, and the reply says which one was used."""
+
+    def __post_init__(self) -> None:
+        _check("temperature", self.temperature, ">= 0", _number("temperature", self.temperature) >= 0)
+        _check("top_p", self.top_p, "in (0, 1]", 0 < _number("top_p", self.top_p) <= 1)
+        _check("min_p", self.min_p, "in [0, 1]", 0 <= _number("min_p", self.min_p) <= 1)
+        _check("repeat_penalty", self.repeat_penalty, "> 0", _number("repeat_penalty", self.repeat_penalty) > 0)
+        for name in ("presence_penalty", "frequency_penalty"):
+            value = getattr(self, name)
+            _check(name, value, "in [-2, 2]", -2 <= _number(name, value) <= 2)
+        check_integer("top_k", self.top_k, 0, 2**31 - 1)
+        check_integer("penalty_window", self.penalty_window, -1, 2**31 - 1)
+        if self.seed is not None:
+            check_integer("seed", self.seed, 0, _MAX_SEED)
+        for token, bias in (self.logit_bias or {}).items():
+            check_integer("a token id of logit_bias", token, 0, 2**32 - 1)
+            legal = isinstance(bias, Real) and not math.isnan(bias) and bias != math.inf
+            _check(f"logit_bias[{token}]", bias, "a number or -inf", legal)
+
+    def seed_or_fresh(self) -> int:
+        """The seed, or a fresh one from the operating system."""
+        return int.from_bytes(os.urandom(8), "little") if self.seed is None else self.seed
+
+    def sampler(self, n_vocab: int, seed: int) -> _native.SamplerHandle:
+        """The C sampler with these parameters; close it after use."""
+        numbers = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("logit_bias", "seed")}
+        bias = [(int(token), float(value)) for token, value in (self.logit_bias or {}).items()]
+        return _native.SamplerHandle(n_vocab, {**numbers, "seed": seed}, bias)
+
+
+def check_integer(name: str, value: object, low: int, high: int) -> int:
+    """`value` as an int in low..high, else ArgumentError with name, range and value. bool is not a number here."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise ArgumentError(f"{name} must be an integer in {low}..{high}, got {value!r}")
+    number = int(value.__index__())
+    _check(name, value, f"an integer in {low}..{high}", low <= number <= high)
+    return number
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+        raise ArgumentError(f"{name} must be a finite number, got {value!r}")
+    return float(value)
+
+
+def _check(name: str, value: object, wanted: str, legal: bool) -> None:
+    if not legal:
+        raise ArgumentError(f"{name} must be {wanted}, got {value!r}")

@@ -1,0 +1,110 @@
+"""One conversation at the level of token ids: what was evaluated, and the logits after it.
+
+Rank 3: imports _native. A state belongs to one caller at a time; a second one gets BusyError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+
+import numpy.typing as npt
+
+from pantheon import _native
+from pantheon.engine.sampling import check_integer
+from pantheon.errors import ArgumentError
+
+
+class State:
+    """The evaluated tokens of one conversation and their key/value cache. Make it with model.state().
+
+    The same list of ids gives the same logits to the bit, however it was split into calls, rewound or cancelled.
+    """
+
+    def __init__(self, handle: _native.StateHandle, n_vocab: int) -> None:
+        """Internal: use model.state()."""
+        self._handle = handle
+        self._n_vocab = n_vocab
+
+    def eval(self, ids: Sequence[int] | npt.ArrayLike, *, progress: _native.Progress | None = None) -> _native.Floats:
+        """Append ids (at least one) and return the logits after the last one, float32[n_vocab], a copy.
+
+        progress is called with the fraction done at most every 50 ms; an exception from it stops the evaluation.
+        Raises ArgumentError, BusyError, ContextError, OutOfMemoryError, NumericError, CancelledError. After a failure
+        the state holds a prefix of what was asked for (see `tokens`), and no logits.
+        """
+        self.advance(_native.as_ids(ids), progress)
+        logits = _native.state_logits(self._handle, self._n_vocab)
+        assert logits is not None  # the evaluation returned without an error
+        return logits
+
+    def advance(self, ids: _native.Ids, progress: _native.Progress | None = None) -> None:
+        """eval() without the copy of the logits, for callers that sample."""
+        if len(ids) == 0:
+            raise ArgumentError("eval needs at least one token id")
+        _native.state_eval(self._handle, ids, progress)
+
+    def advance_all(self, ids: _native.Ids, out: _native.Floats) -> None:
+        """Append ids and write the logits after each of them to out, float32[len(ids), n_vocab]."""
+        _native.state_eval(self._handle, ids, None, out)
+
+    def sample(self, sampler: _native.SamplerHandle) -> int:
+        """Draw a token from the current logits; it is not appended."""
+        return _native.sample(sampler, self._handle)
+
+    @property
+    def tokens(self) -> _native.Ids:
+        """The ids that were evaluated, uint32[n], a copy."""
+        return _native.state_tokens(self._handle)
+
+    @property
+    def logits(self) -> _native.Floats | None:
+        """The logits after the last token, float32[n_vocab], a copy; None when empty, rewound or after a failure."""
+        return _native.state_logits(self._handle, self._n_vocab)
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory that the state holds, in bytes. It grows with the tokens, not with the context length."""
+        return _native.state_bytes(self._handle)
+
+    def __len__(self) -> int:
+        return _native.state_length(self._handle)
+
+    def rewind(self, n: int) -> None:
+        """Keep the first n tokens. There are no logits until the next eval()."""
+        _native.state_rewind(self._handle, check_integer("the length to rewind to", n, 0, len(self)))
+
+    def reset(self) -> None:
+        """Forget everything."""
+        _native.state_reset(self._handle)
+
+    def cancel(self) -> None:
+        """Make the evaluation that runs on this state, or else the next one, raise CancelledError. Any thread."""
+        _native.state_cancel(self._handle)
+
+    def clear_cancel(self) -> None:
+        """Withdraw a cancel() that no evaluation has taken."""
+        _native.state_clear_cancel(self._handle)
+
+    @property
+    def closed(self) -> bool:
+        """True after close()."""
+        return self._handle.closed
+
+    def close(self) -> None:
+        """Free the memory; a call that is running in another thread is cancelled first. Idempotent."""
+        self._handle.close()
+
+    def __enter__(self) -> State:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> str:
+        raise TypeError("a State holds memory of this process and cannot be pickled")
+
+    def __repr__(self) -> str:
+        return "<pantheon.State: closed>" if self.closed else "<pantheon.State>"

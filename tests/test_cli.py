@@ -1,0 +1,245 @@
+"""The command line: streams, exit codes, and the words it says."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import gguf
+import pytest
+
+import pantheon
+from pantheon.cli import run
+
+PANTHEON = [sys.executable, "-m", "pantheon"]
+
+
+def call(*arguments: str, stdin: bytes = b"", env: dict[str, str] | None = None) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [*PANTHEON, *arguments], input=stdin, capture_output=True, env={**os.environ, **(env or {})}, timeout=120
+    )
+
+
+# ---- Conversations over a pipe
+
+
+def test_the_seeds_call_holds_the_seeds_conversation(smollm2: str) -> None:
+    done = call(
+        "--model", smollm2, "--chat", "--system", "You are a helpful assistant.", "--max-tokens", "128",
+        stdin=b"What is the capital of France?\nAnd Germany?\n/quit\nnever read\n",
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert done.stdout == b"The capital of France is Paris.\nThe capital of Germany is Berlin.\n"
+    assert done.stderr == b"Chat mode (ChatML). Type /quit to exit, /clear to reset.\n"
+
+
+def test_clear_over_a_pipe_makes_the_next_reply_a_first_one(smollm2: str) -> None:
+    question = b"What is the capital of France?\n"
+    once = call("chat", smollm2, "--max-tokens", "12", stdin=question).stdout
+    twice = call("chat", smollm2, "--max-tokens", "12", stdin=question + b"/clear\n" + question).stdout
+    assert twice == once + once
+
+
+def test_each_line_is_a_message_and_empty_ones_are_skipped(tiny_model: str) -> None:
+    done = call("chat", tiny_model, "--max-tokens", "2", stdin=b"a\n\n   \r\nb\r\nlast without newline")
+    assert done.returncode == 0
+    assert len(done.stdout.split(b"\n")) >= 4  # three replies, each closed by a newline
+    silent = call("chat", tiny_model, stdin=b"")
+    assert (silent.returncode, silent.stdout) == (0, b"")
+
+
+def test_a_line_that_is_no_utf8_is_read_as_far_as_it_goes_and_said(tiny_model: str) -> None:
+    done = call("chat", tiny_model, "--max-tokens", "1", stdin=b"fine\n\xff\xfe\n")
+    assert done.returncode == 0
+    assert b"line 2 is not UTF-8" in done.stderr
+
+
+def test_a_message_that_does_not_fit_fails_with_the_numbers(tiny_model: str) -> None:
+    done = call("chat", tiny_model, "--window", "40", "--max-tokens", "5", stdin=b"word " * 100 + b"\n")
+    assert done.returncode == 1
+    assert done.stdout == b""
+    assert b"window of 40" in done.stderr
+    assert done.stderr.count(b"\n") == 2  # banner and reason
+
+
+def test_sampling_flags_reach_the_sampler(tiny_model: str) -> None:
+    flags = ["--temperature", "5", "--max-tokens", "10"]
+    replies = {call("chat", tiny_model, *flags, "--seed", seed, stdin=b"a\n").stdout for seed in ("1", "2", "3")}
+    assert len(replies) == 3
+    again = {call("chat", tiny_model, *flags, "--seed", "1", stdin=b"a\n").stdout for _ in range(2)}
+    assert len(again) == 1
+    assert again < replies
+
+
+# ---- Completion
+
+
+def test_completion_prints_the_continuation_alone(smollm2: str) -> None:
+    by_flag = call("--model", smollm2, "--prompt", "The capital of France is", "--max-tokens", "5")
+    by_command = call("complete", smollm2, "The capital of France is", "--max-tokens", "5")
+    by_stdin = call("complete", smollm2, "--max-tokens", "5", stdin=b"The capital of France is")
+    with pantheon.load(smollm2) as model:
+        wanted = model.generate("The capital of France is", max_tokens=5).text.encode() + b"\n"
+    assert by_flag.stdout == by_command.stdout == by_stdin.stdout == wanted
+    assert by_flag.stderr == b""
+
+
+# ---- Wrong usage and failures
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--nonsense"], ["nonsense"], ["--chat"], ["--model", "x"], ["--model", "x", "--chat", "--prompt", "y"],
+        ["--model", "x", "--prompt", "y", "--system", "z"], ["chat", "x", "--max-tokens", "0"],
+        ["chat", "x", "--temperature", "-1"], ["chat", "x", "--top-p", "0"], ["chat", "x", "--temperature", "nan"],
+        ["chat", "x", "--threads", "0"], ["--model", "x", "chat"], ["quantize", "a", "b", "--type", "q9"], ["rm"],
+    ],
+)  # fmt: skip
+def test_wrong_usage_is_2_and_says_what_is_wrong(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "Error" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["chat", "/nonexistent/x.gguf"], "/nonexistent/x.gguf"),
+        (["--model", "smolm2", "--chat"], "smollm2"),
+        (["info", "/"], "/"),
+        (["rm", "nothing"], "pantheon models"),
+        (["rm", "../x"], "pantheon models"),
+        (["pull", "nothing"], "smollm2"),
+        (["chat", "smollm2"], "pantheon pull smollm2"),
+        (["chat", "hf:a"], "hf:owner/repo"),
+        (["quantize", "/nonexistent/a.gguf", "/nonexistent/b.gguf"], "/nonexistent/a.gguf"),
+    ],
+)
+def test_a_failure_is_1_and_one_line(
+    arguments: list[str],
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("PANTHEON_HOME", str(tmp_path))
+    assert run(arguments) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert words in err
+    assert "Traceback" not in err
+
+
+def test_without_anything_it_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([]) == 0
+    out, _ = capsys.readouterr()
+    for command in ("chat", "complete", "pull", "models", "rm", "info", "tokenize", "quantize"):
+        assert f"  {command}" in out
+    assert run(["--version"]) == 0
+    assert pantheon.__version__ in capsys.readouterr().out
+
+
+def test_an_unusable_instruction_set_is_named(tiny_model: str) -> None:
+    done = call("chat", tiny_model, env={"PANTHEON_ISA": "mmx"})
+    assert done.returncode == 1
+    assert b"PANTHEON_ISA='mmx'" in done.stderr
+
+
+@pytest.mark.timing
+def test_ctrl_c_over_a_pipe_is_130(smollm2: str) -> None:
+    process = subprocess.Popen(
+        [*PANTHEON, "chat", smollm2], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdin is not None
+    assert process.stderr is not None
+    process.stdin.write(b"word " * 6000 + b"\n")
+    process.stdin.flush()
+    assert b"Chat mode" in process.stderr.readline()
+    time.sleep(0.5)
+    started = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert err == b"interrupted\n"
+    assert time.monotonic() - started < 5
+
+
+def test_a_reader_that_leaves_ends_it_quietly(tiny_model: str) -> None:
+    process = subprocess.Popen(
+        [*PANTHEON, "chat", tiny_model, "--max-tokens", "50"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    process.stdin.write(b"a\n" * 3)
+    process.stdin.close()
+    with process.stderr:
+        err = process.stderr.read()
+    assert process.wait(60) == 0
+    for word in (b"Traceback", b"Exception", b"rror"):
+        assert word not in err
+
+
+def test_closed_streams_are_no_reason_to_crash(tiny_model: str) -> None:
+    script = f"exec {sys.executable} -m pantheon chat {tiny_model} --max-tokens 2 <&- >&- 2>&-"
+    assert subprocess.run(["sh", "-c", script], timeout=60).returncode == 0
+
+
+# ---- Looking at models
+
+
+def test_info_says_what_it_is_and_how_it_runs(tiny_model: str) -> None:
+    done = call("info", tiny_model, "--threads", "1")
+    lines = dict(line.split(maxsplit=1) for line in done.stdout.decode().splitlines())
+    assert done.returncode == 0
+    assert lines["architecture"] == "llama"
+    assert lines["threads"].startswith("1 (")
+    assert lines["promise"] == "same bits on"
+    assert {"isa", "blas", "context", "weights", "parameters", "vocabulary"} <= set(lines)
+
+
+def test_tokenize_shows_ids_and_text(tiny_model: str) -> None:
+    tokenizer = pantheon.Tokenizer.from_file(tiny_model)
+    text = "hi<|im_end|>\n\x1b"
+    done = call("tokenize", tiny_model, text)
+    rows = [line.split("\t") for line in done.stdout.decode().splitlines()]
+    assert [int(row[0]) for row in rows] == tokenizer.encode(text).tolist()
+    assert "\x1b" not in done.stdout.decode()
+    special = call("tokenize", tiny_model, "--special", "--ids", stdin=text.encode())
+    assert special.stdout.split() == [str(i).encode() for i in tokenizer.encode(text, special=True).tolist()]
+    odd = call("tokenize", tiny_model, "--ids", stdin=b"\xff\x00")
+    assert odd.stdout.split() == [str(i).encode() for i in tokenizer.encode(b"\xff\x00").tolist()]
+
+
+def test_quantize_writes_a_file_that_others_read(tiny_model: str, tmp_path: Path) -> None:
+    target = tmp_path / "out.gguf"
+    done = call("quantize", tiny_model, str(target), "--type", "f16")
+    assert done.returncode == 0
+    assert done.stdout == b""
+    kinds = {tensor.tensor_type.name for tensor in gguf.GGUFReader(target).tensors if len(tensor.shape) > 1}
+    assert kinds == {"F16"}
+    with pantheon.load(target) as model:
+        assert model.n_vocab > 0
+
+
+def test_models_and_rm_look_after_the_cache_folder(tiny_model: str, tmp_path: Path) -> None:
+    home = {"PANTHEON_HOME": str(tmp_path)}
+    listed = call("models", env=home)
+    assert b"smollm2" in listed.stdout
+    assert b"not pulled" in listed.stdout
+    (tmp_path / "mine.gguf").write_bytes(Path(tiny_model).read_bytes())
+    assert b"mine.gguf" in call("models", env=home).stdout
+    assert call("chat", "mine.gguf", "--max-tokens", "1", stdin=b"a\n", env=home).returncode == 0
+    removed = call("rm", "mine.gguf", env=home)
+    assert removed.returncode == 0
+    assert list(tmp_path.iterdir()) == []

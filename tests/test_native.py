@@ -1,0 +1,231 @@
+"""The border to C: statuses, handles, threads, signals."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pantheon
+from pantheon import _native, errors
+from pantheon._core import lib as _core_lib
+
+
+def test_every_status_of_the_core_has_an_exception_of_its_own() -> None:
+    statuses = {name: getattr(_core_lib, name) for name in dir(_core_lib) if name.startswith("PN_ERR_")}
+    assert len(statuses) == 13
+    assert set(_native.ERROR_BY_STATUS) == set(statuses.values())
+    assert len(set(_native.ERROR_BY_STATUS.values())) == len(statuses)
+
+
+def test_an_unknown_status_is_still_an_error() -> None:
+    with pytest.raises(errors.PantheonError):
+        _native._check(99)
+
+
+def test_ids_are_checked_before_they_reach_c() -> None:
+    assert _native.as_ids([1, 2]).dtype == np.uint32
+    assert _native.as_ids(np.arange(6, dtype=np.int64)[::2]).tolist() == [0, 2, 4]
+    assert _native.as_ids([]).tolist() == []
+    bad_values: list[Any] = [[-1], [2**32], [2**70], [1.5], ["a"], [[1]], [[1], [1, 2]], 3, None]
+    for bad in bad_values:
+        with pytest.raises(errors.ArgumentError):
+            _native.as_ids(bad)
+    with pytest.raises(ValueError, match="-5 at index 1"):
+        _native.as_ids([0, -5])
+
+
+def test_a_lone_surrogate_is_named_with_its_index() -> None:
+    with pytest.raises(ValueError, match="index 1") as caught:
+        _native.text_bytes("a\ud800")
+    assert isinstance(caught.value, errors.ArgumentError)
+
+
+def test_a_path_with_nul_is_refused() -> None:
+    with pytest.raises(errors.ArgumentError, match="NUL"):
+        _native.path_bytes("a\0b")
+
+
+def test_closing_twice_is_fine_and_later_use_is_an_error(tiny_model: str) -> None:
+    model = pantheon.load(tiny_model)
+    state, chat = model.state(), model.chat()
+    tokenizer = model.tokenizer
+    state.close()
+    state.close()
+    with pytest.raises(errors.ClosedError, match="state"):
+        state.eval([1])
+    model.close()
+    model.close()
+    uses: list[Callable[[], object]] = [
+        model.state, model.chat, lambda: model.logits([1]), lambda: tokenizer.encode("a"),
+        lambda: model.metadata["general.architecture"], lambda: chat.send("hi"), lambda: model.__enter__(),
+    ]  # fmt: skip
+    for use in uses:
+        with pytest.raises(errors.ClosedError):
+            use()
+
+
+def test_a_state_keeps_its_model_alive(tiny_model: str) -> None:
+    state = pantheon.load(tiny_model).state()
+    gc.collect()
+    assert np.isfinite(state.eval([1, 2, 3])).all()
+
+
+def test_what_holds_memory_of_c_cannot_be_pickled(tiny_model: str) -> None:
+    with pantheon.load(tiny_model) as model:
+        for thing in (model, model.state(), model.tokenizer, model.chat()):
+            with pytest.raises(TypeError, match="pickle"):
+                pickle.dumps(thing)
+
+
+def test_what_a_progress_function_raises_reaches_the_caller(smollm2: str) -> None:
+    class EnoughError(Exception):
+        pass
+
+    def stop(fraction: float) -> None:
+        assert 0.0 <= fraction <= 1.0
+        raise EnoughError
+
+    with pantheon.load(smollm2) as model, model.state() as state:
+        with pytest.raises(EnoughError):
+            state.eval([1] * 2000, progress=stop)
+        assert len(state) < 2000
+        assert state.logits is None
+        state.reset()
+        again = state.eval([1, 2, 3])
+        with model.state() as fresh:
+            assert (again == fresh.eval([1, 2, 3])).all()
+
+
+@pytest.mark.timing
+def test_progress_is_reported_during_a_long_evaluation(smollm2: str) -> None:
+    seen: list[float] = []
+    with pantheon.load(smollm2) as model, model.state() as state:
+        state.eval([1] * 1000, progress=seen.append)
+    assert len(seen) >= 3
+    assert seen == sorted(seen)
+
+
+@pytest.mark.timing
+def test_ctrl_c_ends_a_long_evaluation_at_once(smollm2: str) -> None:
+    with pantheon.load(smollm2) as model, model.state() as state:
+        sent: list[float] = []
+
+        def interrupt() -> None:
+            sent.append(time.monotonic())
+            os.kill(os.getpid(), signal.SIGINT)
+
+        timer = threading.Timer(0.3, interrupt)
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            state.eval([1] * 8000)
+        assert time.monotonic() - sent[0] < 0.5  # 0.2 s and what a busy machine adds
+        timer.join()
+        n = len(state)
+        state.rewind(min(n, 1))
+        assert len(state.eval([1] * 5)) == model.n_vocab
+
+
+def _run_long(state: pantheon.State, outcome: list[object]) -> threading.Thread:
+    def work() -> None:
+        try:
+            outcome.append(state.eval([1] * 8000))
+        except BaseException as error:  # noqa: BLE001  the test looks at it
+            outcome.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    time.sleep(0.2)
+    return thread
+
+
+def test_closing_a_state_in_use_cancels_it_and_frees_it_afterwards(smollm2: str) -> None:
+    with pantheon.load(smollm2) as model:
+        state = model.state()
+        outcome: list[object] = []
+        thread = _run_long(state, outcome)
+        state.close()
+        thread.join(10)
+        assert isinstance(outcome[0], errors.CancelledError)
+        assert state._handle._pointer is None
+
+
+def test_closing_a_model_in_use_waits_for_nobody_and_breaks_nothing(smollm2: str) -> None:
+    model = pantheon.load(smollm2)
+    outcome: list[object] = []
+    thread = _run_long(model.state(), outcome)
+    model.close()
+    thread.join(10)
+    assert isinstance(outcome[0], errors.CancelledError)
+    assert model._handle._pointer is None
+
+
+def test_a_second_caller_is_told_that_the_state_is_busy(smollm2: str) -> None:
+    with pantheon.load(smollm2) as model, model.state() as state:
+        outcome: list[object] = []
+        thread = _run_long(state, outcome)
+        uses: list[Callable[[], object]] = [
+            lambda: state.eval([1]), lambda: state.tokens, lambda: state.logits, lambda: state.rewind(0), state.reset
+        ]  # fmt: skip
+        for use in uses:
+            with pytest.raises(errors.BusyError):
+                use()
+        state.cancel()
+        thread.join(10)
+        assert isinstance(outcome[0], errors.CancelledError)
+
+
+def test_nothing_is_printed_and_exit_is_quiet_whatever_was_left_open(tiny_model: str) -> None:
+    script = (
+        "import pantheon, sys\n"
+        "m = pantheon.load(sys.argv[1]); s = m.state(); s.eval([1, 2])\n"
+        "c = m.chat(); stream = c.stream('hi'); next(stream, None)\n"
+        "t = pantheon.Tokenizer.from_file(sys.argv[1])\n"
+        "half = m.stream('abc'); next(half, None)\n"
+    )
+    done = subprocess.run([sys.executable, "-X", "dev", "-W", "error", "-c", script, tiny_model], capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_two_hundred_loads_leak_neither_memory_nor_files(tiny_model: str) -> None:
+    def resident() -> int:
+        fields = Path("/proc/self/statm").read_text().split()
+        return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    if not Path("/proc/self/statm").exists():
+        pytest.skip("needs /proc")
+
+    def cycle(times: int) -> None:
+        for _ in range(times):
+            with pantheon.load(tiny_model) as model:
+                model.generate("ab", max_tokens=2)
+
+    cycle(30)
+    before, files = resident(), len(os.listdir("/proc/self/fd"))
+    cycle(200)
+    assert len(os.listdir("/proc/self/fd")) == files
+    assert resident() - before < 8_000_000
+
+
+def test_a_forked_child_can_evaluate(tiny_model: str) -> None:
+    if not hasattr(os, "fork"):
+        pytest.skip("needs fork")
+    script = (
+        "import os, sys, pantheon\n"
+        "m = pantheon.load(sys.argv[1], threads=2); want = m.logits([1, 2, 3])\n"
+        "pid = os.fork()\n"
+        "if pid == 0: os._exit(0 if (m.logits([1, 2, 3]) == want).all() else 1)\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
+    )
+    assert subprocess.run([sys.executable, "-c", script, tiny_model], timeout=60).returncode == 0

@@ -1,0 +1,205 @@
+"""The conversation on a real (pseudo) terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pantheon.repl import harmless
+
+pexpect = pytest.importorskip("pexpect")
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+
+BANNER = r"Chat mode \(ChatML\)\. Type /quit to exit, /clear to reset\."
+PASTE = "\x1b[200~{}\x1b[201~"
+
+
+class Terminal:
+    """A program on a pseudo-terminal, and what it shows without escape sequences."""
+
+    def __init__(self, *arguments: str, term: str = "xterm-256color") -> None:
+        env: dict[str, Any] = {**os.environ, "TERM": term, "COLUMNS": "200", "LINES": "50"}
+        command = ["-m", "pantheon", *arguments]
+        self.child = pexpect.spawn(sys.executable, command, env=env, encoding="utf-8", timeout=60, dimensions=(50, 200))
+
+    def expect(self, pattern: str, timeout: float = 60) -> str:
+        """Wait for a pattern; what was shown up to its end."""
+        self.child.expect(pattern, timeout=timeout)
+        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[=>]", "", self.child.before + self.child.after)
+
+    def prompt(self) -> str:
+        """Wait until a line is asked for."""
+        shown = self.expect("> ")
+        time.sleep(0.15)  # the line editor has drawn the prompt but may still be setting up
+        return shown
+
+    def type(self, text: str) -> None:
+        self.child.send(text)
+
+    def type_much(self, text: str, seconds: float) -> None:
+        """Send a large text while reading what comes back: neither side may block the other."""
+        sender = threading.Thread(target=self.child.send, args=(text,))
+        sender.start()
+        self.child.expect([pexpect.TIMEOUT, "never shown"], timeout=seconds)
+        sender.join()
+
+    def leaves_with(self) -> int:
+        self.child.expect(pexpect.EOF)
+        self.child.close()
+        return int(self.child.exitstatus)
+
+
+@pytest.fixture
+def terminal() -> Iterator[Any]:
+    opened: list[Terminal] = []
+
+    def open_terminal(*arguments: str, **options: str) -> Terminal:
+        opened.append(Terminal(*arguments, **options))
+        return opened[-1]
+
+    yield open_terminal
+    for each in opened:
+        each.child.close(force=True)
+
+
+@pytest.mark.parametrize("term", ["xterm-256color", "dumb"])
+def test_the_conversation_of_the_seed(terminal: Any, smollm2: str, term: str) -> None:
+    t = terminal("--model", smollm2, "--chat", "--system", "You are a helpful assistant.", term=term)
+    t.expect(BANNER)
+    t.prompt()
+    t.type("What is the capital of France?\r")
+    t.expect(r"The capital of France is Paris\.")
+    t.prompt()
+    t.type("And Germany?\r")
+    t.expect(r"The capital of Germany is Berlin\.")
+    t.prompt()
+    t.type("/quit\r")
+    assert t.leaves_with() == 0
+
+
+@pytest.mark.parametrize("leave", ["/exit\r", "\x04"])
+def test_exit_and_ctrl_d_leave_with_0(terminal: Any, tiny_model: str, leave: str) -> None:
+    t = terminal("chat", tiny_model)
+    t.prompt()
+    t.type(leave)
+    assert t.leaves_with() == 0
+
+
+@pytest.mark.timing
+def test_ctrl_c_in_the_prompt_phase_keeps_the_chat(terminal: Any, smollm2: str) -> None:
+    t = terminal("chat", smollm2, "--system", "You are a helpful assistant.", "--max-tokens", "20")
+    t.prompt()
+    t.type_much(PASTE.format("word " * 5000) + "\r", 1.5)
+    started = time.monotonic()
+    t.type("\x03")
+    t.expect("taken back")
+    assert time.monotonic() - started < 1.0
+    t.prompt()
+    t.type("What is the capital of France?\r")
+    t.expect(r"The capital of France is Paris\.")
+    t.prompt()
+    t.type("/quit\r")
+    assert t.leaves_with() == 0
+
+
+@pytest.mark.timing
+def test_ctrl_c_during_a_reply_stops_it_and_keeps_the_chat(terminal: Any, smollm2: str) -> None:
+    t = terminal("chat", smollm2, "--max-tokens", "1000")
+    t.prompt()
+    t.type("Write a very long story about a ship.\r")
+    t.expect("story")
+    time.sleep(1)
+    t.type("\x03")
+    t.expect(r"\(stopped\)", timeout=3)
+    t.prompt()
+    t.type("/quit\r")
+    assert t.leaves_with() == 0
+
+
+@pytest.mark.timing
+def test_ctrl_c_clears_the_line_and_twice_on_an_empty_one_leaves(terminal: Any, tiny_model: str) -> None:
+    t = terminal("chat", tiny_model)
+    t.prompt()
+    t.type("half a mess")
+    time.sleep(0.2)
+    t.type("\x03")
+    t.prompt()
+    t.type("\x03")
+    t.expect("Ctrl-C again")
+    time.sleep(1.3)  # too late for a second one
+    t.prompt()
+    t.type("\x03")
+    t.expect("Ctrl-C again")
+    t.prompt()
+    t.type("\x03")
+    assert t.leaves_with() == 130
+
+
+def test_a_signal_from_outside_is_like_ctrl_c(terminal: Any, tiny_model: str) -> None:
+    t = terminal("chat", tiny_model)
+    t.prompt()
+    t.child.kill(signal.SIGINT)
+    t.expect("Ctrl-C again")
+    t.prompt()
+    t.type("\x04")
+    assert t.leaves_with() == 0
+
+
+def test_a_paste_of_several_lines_is_one_message_and_never_a_command(terminal: Any, tiny_model: str) -> None:
+    t = terminal("chat", tiny_model, "--max-tokens", "1")
+    t.prompt()
+    t.type(PASTE.format("first\nsecond\n\nfourth"))
+    time.sleep(0.3)
+    t.type("\r")
+    t.expect(r"\(cut at 1 tokens")
+    t.prompt()
+    t.type(PASTE.format("/quit"))
+    time.sleep(0.3)
+    t.type("\r")
+    t.expect(r"\(cut at 1 tokens")  # it was answered
+    t.prompt()
+    t.type("/quit\r")
+    assert t.leaves_with() == 0
+
+
+def test_an_unknown_command_is_named_and_not_sent(terminal: Any, tiny_model: str) -> None:
+    t = terminal("chat", tiny_model)
+    t.prompt()
+    t.type("/help\r")
+    t.expect(r"there is no command /help; there are /quit, /exit and /clear")
+    t.prompt()
+    t.type("\x04")
+    assert t.leaves_with() == 0
+
+
+def test_a_message_that_does_not_fit_is_said_and_the_chat_goes_on(terminal: Any, tiny_model: str) -> None:
+    t = terminal("chat", tiny_model, "--window", "60", "--max-tokens", "5")
+    t.prompt()
+    t.type("word " * 60 + "\r")
+    t.expect("error: a prompt of")
+    t.prompt()
+    t.type("\x04")
+    assert t.leaves_with() == 0
+
+
+@pytest.mark.parametrize(
+    ("hostile", "shown"),
+    [
+        ("\x1b]0;owned\x07", "\\x1b]0;owned\\x07"),
+        ("\x1b[2J\r", "\\x1b[2J\\r"),
+        ("a\x9b31mb", "a\\x9b31mb"),
+        ("abc\u202egnp.exe", "abc\\u202egnp.exe"),
+        ("plain\ttext\n안녕 🤗 é", "plain\ttext\n안녕 🤗 é"),
+        ("\x00\x7f\x08", "\\x00\\x7f\\x08"),
+    ],
+)
+def test_what_a_model_writes_has_no_power_over_the_terminal(hostile: str, shown: str) -> None:
+    assert harmless(hostile) == shown

@@ -1,0 +1,263 @@
+"""Chat templates: Jinja as their authors have it, the limits of the box, detection, and the check of a format."""
+
+from __future__ import annotations
+
+import copy
+import time
+from datetime import datetime
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pantheon
+from pantheon.chat import STYLES, Message, Special, Text, detect_style, join, render
+from pantheon.chat.messages import Turn
+from pantheon.chat.templates import make_format
+from pantheon.errors import ArgumentError, ChatTemplateError
+
+SMOLLM2 = (
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\n"
+    "You are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% endif %}"
+    "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+PLAIN = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('No systems') }}{% endif %}"
+HI = [{"role": "user", "content": "hi"}]
+NOW = datetime(2024, 2, 29, 12, 0)
+
+
+# ---- Jinja, as templates expect it
+
+
+@pytest.mark.parametrize(
+    ("template", "wanted"),
+    [
+        (
+            "{% for m in messages %}\n    {% if m.role=='user' %}\n{{ m.content }}\n    {% endif %}\n{% endfor %}",
+            "hi\n",
+        ),
+        ("{% for i in [1,2,3] %}{% if i==2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "1"),
+        ("{% for i in [1,2,3] %}{% if i==2 %}{% continue %}{% endif %}{{ i }}{% endfor %}", "13"),
+        ("{% generation %}x{% endgeneration %}", "x"),
+        ("{{ strftime_now('%d %b %Y') }}", "29 Feb 2024"),
+        ("{{ 'a\nb' }}", "a\nb"),
+        ("{{ messages[1:]|length }}", "0"),
+        ("{% set ns = namespace(n=0) %}{% for i in [1, 2] %}{% set ns.n = ns.n + i %}{% endfor %}{{ ns.n }}", "3"),
+        (
+            "{% for i in 'abc' %}{{ loop.index }}{{ loop.last }}{{ loop.length }} {% endfor %}",
+            "1False3 2False3 3True3 ",
+        ),
+        ("{{ bos_token }}|{{ eos_token }}|{{ add_generation_prompt }}", "<s>|</s>|True"),
+        ("{{ tools is none }}{{ nothing is defined }}", "TrueFalse"),
+        ("{{ 'a' ~ 1 ~ 'b' }}{{ 'ab'.upper().strip() }}{{ 'a,b'.split(',')|join('-') }}", "a1bABa-b"),
+        ("{{ '%s-%d' % ('a', 7) }}{{ '{}'.format(3) }}{{ 'x' * 3 }}", "a-73xxx"),
+    ],
+)
+def test_templates_render_as_their_authors_expect(template: str, wanted: str) -> None:
+    assert render(template, HI, bos_token="<s>", eos_token="</s>", now=NOW) == wanted
+
+
+def test_tojson_writes_for_a_model_and_not_for_a_web_page() -> None:
+    tools = [{"d": "temp > 10 & hum < 50 (user's) 안녕 🤗", "a": 1}]
+    assert render("{{ tools[0]|tojson }}", HI, tools=tools) == (
+        '{"d": "temp > 10 & hum < 50 (user\'s) 안녕 🤗", "a": 1}'
+    )
+    assert render("{{ tools[0]|tojson(indent=2) }}", HI, tools=[{"b": 1, "a": 2}]) == '{\n  "b": 1,\n  "a": 2\n}'
+
+
+def test_content_that_is_none_reads_as_empty() -> None:
+    call = {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}
+    assert render("{{ '<a>' + messages[0].content + '<b>' }}", [call]) == "<a><b>"
+
+
+def test_a_templates_refusal_arrives_in_its_own_words() -> None:
+    with pytest.raises(ChatTemplateError, match="System role not supported"):
+        render("{{ raise_exception('System role not supported') }}", HI)
+
+
+def test_broken_templates_are_one_clear_error() -> None:
+    for template in ("{% if %}", "{{ .System }}", "{% endfor %}", "{{ x.y }}", "{% include 'x' %}", "{{ 1 / 0 }}"):
+        with pytest.raises(ChatTemplateError):
+            render(template, HI)
+
+
+# ---- The box
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ lipsum.__globals__['os'] }}",
+        "{{ strftime_now.__globals__.os }}",
+        "{{ raise_exception.__code__.co_consts }}",
+        "{% for i in range(1000000000) %}{% endfor %}",
+        "{% for i in range(25000) %}{% for j in range(25000) %}{% endfor %}{% endfor %}",
+        "{% for i in 'a' * 50000 %}{% for j in 'a' * 50000 %}{% endfor %}{% endfor %}",
+        "{{ 'a' * 10**9 }}",
+        "{{ 10**9 * 'a' }}",
+        "{{ [1] * 10**9 }}",
+        "{{ 9**(9**9) }}",
+        "{{ '%1000000000d' % 1 }}",
+        "{{ '%*d' % (1000000000, 1) }}",
+        "{{ '{:>1000000000}'.format(1) }}",
+        "{{ 'x'.ljust(10**9) }}",
+        "{{ 'x'|center(10**9) }}",
+        "{{ 'x'|indent(10**9, true) }}",
+        "{{ '%1000000000d'|format(1) }}",
+        "{{ ('a' * 1000000).replace('a', 'b' * 1000000)|length }}",
+        "{{ ('a' * 1000000)|replace('a', 'b' * 1000000)|length }}",
+        "{{ ('b' * 1000000).join('a' * 1000000)|length }}",
+        "{{ ('a' * 1000000)|join('b' * 1000000)|length }}",
+        "{% set ns = namespace(x='ab') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
+        "{% set ns = namespace(x='ab') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
+        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(50) }}",
+        "{% macro f(n) %}{{ f(n) }}{% endmacro %}{{ f(1) }}",
+        "{% set _ = messages.append(1) %}",
+        "{% set _ = messages[0].update({'content': 'x'}) %}",
+        "{{ 1 + " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+    ],
+)
+def test_hostile_templates_are_stopped_soon_and_harm_nothing(template: str) -> None:
+    messages = copy.deepcopy(HI)
+    started = time.monotonic()
+    with pytest.raises(ChatTemplateError):
+        render(template, messages)
+    assert time.monotonic() - started < 20  # the budget is 5 s; a busy machine adds
+    assert messages == HI
+
+
+def test_an_endless_output_is_cut_off() -> None:
+    with pytest.raises(ChatTemplateError, match=r"prints more|grows beyond"):
+        render("{% for i in range(20) %}{{ 'a' * 1000000 }}{% endfor %}", HI)
+
+
+def test_long_but_honest_conversations_render() -> None:
+    messages = [{"role": "user" if i % 2 == 0 else "assistant", "content": "word " * 1000} for i in range(400)]
+    assert len(render(SMOLLM2, messages)) > 2_000_000
+
+
+# ---- Detection and formats
+
+
+def test_detection_looks_for_a_styles_markers() -> None:
+    assert detect_style(SMOLLM2) is STYLES["chatml"]
+    assert detect_style("{{ '[INST] ' + messages[0].content }}") is None
+    assert detect_style("<|im_start|> alone") is None
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_model: str) -> pantheon.Tokenizer:
+    return pantheon.Tokenizer.from_file(tiny_model)
+
+
+def turns(*contents: tuple[str, str]) -> list[Turn]:
+    return [Turn(Message(role, content)) for role, content in contents]
+
+
+def test_the_inserted_system_text_is_found_by_asking_the_template(tokenizer: pantheon.Tokenizer) -> None:
+    chat_format = make_format(tokenizer, SMOLLM2, None, NOW)
+    assert chat_format.default_system == "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+    assert make_format(tokenizer, PLAIN, None, NOW).default_system is None
+
+
+def test_a_template_that_inserts_an_empty_system_text_differs_from_one_that_inserts_none(
+    tokenizer: pantheon.Tokenizer,
+) -> None:
+    empty = SMOLLM2.replace("You are a helpful AI assistant named SmolLM, trained by Hugging Face", "")
+    assert make_format(tokenizer, empty, None, NOW).default_system == ""
+
+
+def test_the_end_of_turn_of_the_style_ends_a_reply(tokenizer: pantheon.Tokenizer) -> None:
+    stop = make_format(tokenizer, SMOLLM2, None, NOW).stop_ids
+    assert tokenizer.token_id("<|im_end|>") in stop
+    assert set(tokenizer.stop_ids) <= stop
+
+
+@settings(deadline=None, max_examples=60)
+@given(contents=st.lists(st.text(), min_size=1, max_size=5), system=st.none() | st.text())
+def test_segments_read_exactly_like_the_templates_output(
+    tokenizer: pantheon.Tokenizer, contents: list[str], system: str | None
+) -> None:
+    chat_format = make_format(tokenizer, SMOLLM2, None, NOW)
+    messages = [] if system is None else [("system", system)]
+    messages += [("user" if i % 2 == 0 else "assistant", content) for i, content in enumerate(contents)]
+    pieces = chat_format.segments(turns(*messages))
+    assert join(pieces) == render(SMOLLM2, [{"role": r, "content": c} for r, c in messages])
+    specials = [piece.text for piece in pieces if isinstance(piece, Special)]
+    written = len(messages) + (system is None)
+    assert specials == ["<|im_start|>", "<|im_end|>"] * written + ["<|im_start|>"]
+
+
+def test_chatml_of_one_message_is_spelled_out(tokenizer: pantheon.Tokenizer) -> None:
+    assert make_format(tokenizer, PLAIN, None, NOW).segments(turns(("user", "hi"))) == [
+        Special("<|im_start|>"), Text("user\n"), Text("hi"), Special("<|im_end|>"), Text("\n"),
+        Special("<|im_start|>"), Text("assistant\n"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        (None, "no chat template"),
+        ("{{ '[INST] ' + messages[0].content + ' [/INST]' }}", "style"),
+        ("{% if %}<|im_start|><|im_end|>", "not valid Jinja"),
+        (PLAIN.replace("m.role + '\n'", "m.role + ' \n'"), "differently"),
+        (PLAIN + "{{ 'x' }}", "differently"),
+        (PLAIN.replace("m.role", "m.role|upper"), "differently"),
+        (NO_SYSTEM + PLAIN, "No systems"),
+    ],
+)
+def test_what_is_not_chatml_is_refused_with_the_cure(
+    tokenizer: pantheon.Tokenizer, template: str | None, words: str
+) -> None:
+    with pytest.raises(ChatTemplateError, match=words):
+        make_format(tokenizer, template, None, NOW)
+
+
+def test_forcing_a_style_needs_no_template_and_inserts_nothing(tokenizer: pantheon.Tokenizer) -> None:
+    chat_format = make_format(tokenizer, None, "chatml", NOW)
+    written = join(chat_format.check(turns(("user", "hi")), NOW))
+    assert written == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    with pytest.raises(ChatTemplateError, match="chatml"):
+        make_format(tokenizer, None, "mistral", NOW)
+
+
+def test_a_template_that_trims_content_is_followed_until_it_would_matter(tokenizer: pantheon.Tokenizer) -> None:
+    chat_format = make_format(tokenizer, PLAIN.replace("m.content", "m.content|trim"), None, NOW)
+    chat_format.check(turns(("user", "hi")), NOW)
+    with pytest.raises(ChatTemplateError, match="at character 17"):
+        chat_format.check(turns(("user", " hi")), NOW)
+
+
+@pytest.mark.parametrize("printed", [True, False])
+@pytest.mark.parametrize("added", [True, False])
+def test_a_beginning_of_sequence_stands_there_once_if_anyone_wants_it(
+    tokenizer: pantheon.Tokenizer, printed: bool, added: bool
+) -> None:
+    class WithBos:
+        """The tiny model's tokenizer with another idea of the beginning of a sequence."""
+
+        bos, eos, add_bos, stop_ids = tokenizer.token_id("<|endoftext|>"), None, added, tokenizer.stop_ids
+        piece, token_id = tokenizer.piece, tokenizer.token_id
+
+    if WithBos.bos is None:
+        pytest.skip("the tiny vocabulary has no other control token")
+    template = ("{{ bos_token }}" if printed else "") + PLAIN
+    chat_format = make_format(WithBos(), template, None, NOW)  # type: ignore[arg-type]
+    specials = [s.text for s in chat_format.check(turns(("user", "hi")), NOW) if isinstance(s, Special)]
+    assert specials.count("<|endoftext|>") == (1 if printed or added else 0)
+    assert specials[0] == ("<|endoftext|>" if printed or added else "<|im_start|>")
+
+
+def test_messages_are_checked() -> None:
+    for role in ("", "tool", "User", "system\n"):
+        with pytest.raises(ArgumentError, match="role"):
+            Message(role, "x")
+    with pytest.raises(ArgumentError, match="content"):
+        Message("user", None)  # type: ignore[arg-type]
