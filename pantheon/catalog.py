@@ -75,7 +75,7 @@ CATALOG: dict[str, Entry] = {
         member_size=98_362_432,
         result="SmolLM2-135M-Instruct-Q8_0.gguf",
         result_type="q8_0",
-        result_size=144_800_000,
+        result_size=144_811_072,
     ),
 }
 
