@@ -1,0 +1,321 @@
+/* forward.c - a ragged batch of tokens in, logits out: pn_eval.                                           (rank 10)
+ *
+ * The transformer of the llama family: RMSNorm, rotary positions, grouped-query attention, SwiGLU, residual stream.
+ * Reads properties of the model, never names. Every value depends on its own token and the tokens before it in its
+ * state only, computed in one fixed order: batches, threads and instruction sets change no bit. */
+#include "attention.h"
+#include "mathf.h"
+#include "pantheon.h"
+#include "state.h"
+#include "status.h"
+
+#include <math.h>
+#include <string.h>
+#include <time.h>
+
+enum { PROGRESS_NS = 50000000 };
+
+/* One token of a batch. */
+typedef struct row {
+    pn_state *state;
+    uint32_t token;
+    size_t position;
+    float *logits; /* where its logits go, or NULL */
+} row;
+
+typedef struct batch {
+    pn_model *model;
+    scratch *s;
+    threads *pool; /* entered, or NULL */
+    row rows[BATCH_MAX];
+    size_t n;
+    size_t layer;
+    bool wants_logits;
+} batch;
+
+/* What the caller sees of a running evaluation. */
+typedef struct watch {
+    const pn_slice *slices;
+    size_t n_slices;
+    pn_progress_callback progress;
+    void *user_data;
+    size_t done, total; /* tokens */
+    struct timespec last;
+} watch;
+
+/* ---- cancellation and progress ------------------------------------------------------------------------------ */
+
+static int watch_check(watch *w, double in_batch) {
+    for (size_t i = 0; i < w->n_slices; i++)
+        if (state_take_cancel(w->slices[i].state)) return pn_fail(PN_ERR_CANCELLED, "eval: cancelled");
+    if (!w->progress) return PN_OK;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if ((now.tv_sec - w->last.tv_sec) * 1000000000 + (now.tv_nsec - w->last.tv_nsec) < PROGRESS_NS) return PN_OK;
+    w->last = now;
+    if (w->progress(w->user_data, ((double)w->done + in_batch) / (double)w->total))
+        return pn_fail(PN_ERR_CANCELLED, "eval: cancelled by the progress callback");
+    return PN_OK;
+}
+
+/* ---- the steps of a layer, one token (or one token and key head) per chunk ---------------------------------- */
+
+static void embed_row(void *context, size_t t) {
+    const batch *b = context;
+    scratch *s = b->s;
+    const matrix *embd = &b->model->token_embd;
+    const pn_model *model = b->model;
+    matrix_read_row(embd, b->rows[t].token, s->x + t * s->ld_d);
+    const size_t half = model->hp.n_rot / 2;
+    for (size_t i = 0; i < half; i++) {
+        double sine, cosine;
+        sincos_f64((double)b->rows[t].position * model->rope_freqs[i], &sine, &cosine);
+        s->sine[t * half + i] = (float)sine;
+        s->cosine[t * half + i] = (float)cosine;
+    }
+}
+
+static void norm_attn_row(void *context, size_t t) {
+    const batch *b = context;
+    const pn_model *m = b->model;
+    m->kernels.rms_norm(b->s->x + t * b->s->ld_d, m->layers[b->layer].attn_norm, b->s->h + t * b->s->ld_d, m->hp.n_embd,
+                        m->hp.rms_eps);
+}
+
+static void norm_ffn_row(void *context, size_t t) {
+    const batch *b = context;
+    const pn_model *m = b->model;
+    m->kernels.rms_norm(b->s->x + t * b->s->ld_d, m->layers[b->layer].ffn_norm, b->s->h + t * b->s->ld_d, m->hp.n_embd,
+                        m->hp.rms_eps);
+}
+
+/* Rotate each head's pairs in place: (a, b) -> (a cos - b sin, a sin + b cos). */
+static void rotate(float *x, size_t n_heads, const hparams *hp, const float *cosine, const float *sine) {
+    const size_t half = hp->n_rot / 2;
+    const bool interleaved = hp->spec->rope == ROPE_INTERLEAVED;
+    for (size_t h = 0; h < n_heads; h++, x += hp->head_size)
+        for (size_t i = 0; i < half; i++) {
+            float *first = interleaved ? x + 2 * i : x + i, *second = interleaved ? first + 1 : first + half;
+            const float a = *first, b = *second;
+            *first = a * cosine[i] - b * sine[i];
+            *second = a * sine[i] + b * cosine[i];
+        }
+}
+
+static void rotate_and_store_row(void *context, size_t t) {
+    const batch *b = context;
+    const scratch *s = b->s;
+    const hparams *hp = &b->model->hp;
+    const size_t half = hp->n_rot / 2;
+    rotate(s->q + t * s->ld_q, hp->n_head, hp, s->cosine + t * half, s->sine + t * half);
+    rotate(s->k + t * s->ld_k, hp->n_head_kv, hp, s->cosine + t * half, s->sine + t * half);
+    kv_store(&b->rows[t].state->kv, b->layer, b->rows[t].position, s->k + t * s->ld_k, s->v + t * s->ld_k);
+}
+
+static void attend_chunk(void *context, size_t chunk) {
+    const batch *b = context;
+    const scratch *s = b->s;
+    const hparams *hp = &b->model->hp;
+    /* Late tokens have the most keys: start with them, so that the last chunks are the short ones. */
+    const size_t t = b->n - 1 - chunk / hp->n_head_kv, head = chunk % hp->n_head_kv;
+    const size_t n_q = hp->n_head / hp->n_head_kv, at = head * n_q * hp->head_size;
+    attention_head(&b->model->kernels, &b->rows[t].state->kv, b->layer, head, b->rows[t].position,
+                   s->q + t * s->ld_q + at, n_q, s->o + t * s->ld_q + at);
+}
+
+static void swiglu_row(void *context, size_t t) {
+    const batch *b = context;
+    const scratch *s = b->s;
+    b->model->kernels.swiglu(s->gate + t * s->ld_f, s->up + t * s->ld_f, s->gate + t * s->ld_f, b->model->hp.n_ff);
+}
+
+static void add_row(void *context, size_t t) {
+    const batch *b = context;
+    float *x = b->s->x + t * b->s->ld_d;
+    const float *h = b->s->h + t * b->s->ld_d;
+    for (size_t i = 0; i < b->model->hp.n_embd; i++) x[i] = x[i] + h[i];
+}
+
+/* ---- products ------------------------------------------------------------------------------------------------ */
+
+static void load_activations(batch *b, const float *x, size_t ld, size_t n, size_t k) {
+    act_load(&b->s->activations, x, ld, n, k, &b->model->kernels, b->pool);
+}
+
+static void multiply(batch *b, const matmul_job *jobs, size_t n_jobs, size_t n_tokens) {
+    matmul_run(jobs, n_jobs, &b->s->activations, n_tokens, &b->model->kernels, b->pool, b->model->use_blas);
+}
+
+static void block_attention(batch *b) {
+    const pn_model *m = b->model;
+    const layer_weights *w = &m->layers[b->layer];
+    scratch *s = b->s;
+    const matmul_job qkv[] = {{&w->q, s->q, s->ld_q}, {&w->k, s->k, s->ld_k}, {&w->v, s->v, s->ld_k}};
+    const matmul_job out = {&w->out, s->h, s->ld_d};
+    threads_run(b->pool, norm_attn_row, b, b->n);
+    load_activations(b, s->h, s->ld_d, b->n, m->hp.n_embd);
+    multiply(b, qkv, 3, b->n);
+    threads_run(b->pool, rotate_and_store_row, b, b->n);
+    threads_run(b->pool, attend_chunk, b, b->n * m->hp.n_head_kv);
+    load_activations(b, s->o, s->ld_q, b->n, (size_t)m->hp.n_head * m->hp.head_size);
+    multiply(b, &out, 1, b->n);
+    threads_run(b->pool, add_row, b, b->n);
+}
+
+static void block_ffn(batch *b) {
+    const pn_model *m = b->model;
+    const layer_weights *w = &m->layers[b->layer];
+    scratch *s = b->s;
+    const matmul_job gate_up[] = {{&w->gate, s->gate, s->ld_f}, {&w->up, s->up, s->ld_f}};
+    const matmul_job down = {&w->down, s->h, s->ld_d};
+    threads_run(b->pool, norm_ffn_row, b, b->n);
+    load_activations(b, s->h, s->ld_d, b->n, m->hp.n_embd);
+    multiply(b, gate_up, 2, b->n);
+    threads_run(b->pool, swiglu_row, b, b->n);
+    load_activations(b, s->gate, s->ld_f, b->n, m->hp.n_ff);
+    multiply(b, &down, 1, b->n);
+    threads_run(b->pool, add_row, b, b->n);
+}
+
+/* Logits of the rows that want them, LOGIT_ROWS at a time. */
+static int head_logits(batch *b) {
+    const pn_model *m = b->model;
+    scratch *s = b->s;
+    const matmul_job job = {m->output.data ? &m->output : &m->token_embd, s->logits, s->ld_v};
+    for (size_t t = 0; t < b->n;) {
+        float *targets[LOGIT_ROWS];
+        size_t n = 0;
+        for (; t < b->n && n < LOGIT_ROWS; t++) {
+            if (!b->rows[t].logits) continue;
+            m->kernels.rms_norm(s->x + t * s->ld_d, m->output_norm, s->h + n * s->ld_d, m->hp.n_embd, m->hp.rms_eps);
+            targets[n++] = b->rows[t].logits;
+        }
+        if (!n) break;
+        load_activations(b, s->h, s->ld_d, n, m->hp.n_embd);
+        multiply(b, &job, 1, n);
+        for (size_t i = 0; i < n; i++) memcpy(targets[i], s->logits + i * s->ld_v, m->hp.n_vocab * sizeof(float));
+    }
+    return PN_OK;
+}
+
+static int batch_run(batch *b, watch *w) {
+    threads_run(b->pool, embed_row, b, b->n);
+    for (b->layer = 0; b->layer < b->model->hp.n_layer; b->layer++) {
+        PN_TRY(watch_check(w, (double)b->n * (double)b->layer / b->model->hp.n_layer));
+        block_attention(b);
+        block_ffn(b);
+    }
+    return b->wants_logits ? head_logits(b) : PN_OK;
+}
+
+/* ---- slices to batches ---------------------------------------------------------------------------------------- */
+
+/* Where in the slices the next token comes from. */
+typedef struct cursor {
+    size_t slice, token;
+} cursor;
+
+/* Take up to BATCH_MAX tokens; each state's room is reserved. */
+static int batch_fill(batch *b, const watch *w, cursor *at) {
+    const uint32_t n_vocab = b->model->hp.n_vocab;
+    b->n = 0;
+    b->wants_logits = false;
+    while (b->n < BATCH_MAX && at->slice < w->n_slices) {
+        const pn_slice *slice = &w->slices[at->slice];
+        const size_t n = size_min(slice->n - at->token, BATCH_MAX - b->n);
+        PN_TRY(state_reserve(slice->state, slice->state->n_tokens + n));
+        for (size_t i = 0; i < n; i++, at->token++) {
+            float *logits = at->token + 1 == slice->n ? slice->state->logits : NULL;
+            if (slice->all_logits) logits = slice->all_logits + at->token * n_vocab;
+            b->rows[b->n++] = (row){slice->state, slice->tokens[at->token], slice->state->n_tokens + i, logits};
+            b->wants_logits |= logits != NULL;
+        }
+        if (at->token == slice->n) *at = (cursor){at->slice + 1, 0};
+    }
+    return PN_OK;
+}
+
+/* The tokens of a finished batch now belong to their states. */
+static void batch_commit(batch *b) {
+    for (size_t t = 0; t < b->n; t++) {
+        pn_state *state = b->rows[t].state;
+        state->tokens[state->n_tokens++] = b->rows[t].token;
+    }
+}
+
+static int check_logits(const watch *w, uint32_t n_vocab) {
+    for (size_t i = 0; i < w->n_slices; i++) {
+        pn_state *state = w->slices[i].state;
+        if (w->slices[i].all_logits)
+            memcpy(state->logits, w->slices[i].all_logits + (w->slices[i].n - 1) * n_vocab, n_vocab * sizeof(float));
+        for (uint32_t v = 0; v < n_vocab; v++)
+            if (!isfinite(state->logits[v]))
+                return pn_fail(PN_ERR_NUMERIC, "eval: the logit of token %u is not finite: the weights overflow or hold NaN",
+                               v);
+        state->has_logits = true;
+    }
+    return PN_OK;
+}
+
+static int eval_all(pn_model *model, watch *w) {
+    const hparams *hp = &model->hp;
+    const scratch_shape shape = {hp->n_embd, (size_t)hp->n_head * hp->head_size, (size_t)hp->n_head_kv * hp->head_size,
+                                 hp->n_ff, hp->n_rot, hp->n_vocab};
+    size_t n_logits = w->n_slices;
+    for (size_t i = 0; i < w->n_slices; i++) n_logits += w->slices[i].all_logits ? w->slices[i].n : 0;
+    batch b = {.model = model};
+    PN_TRY(scratch_take(&model->scratch, &shape, size_min(w->total, BATCH_MAX), size_min(n_logits, LOGIT_ROWS), &b.s));
+    const fp_env saved = fp_enter();
+    b.pool = threads_enter(model->pool) ? model->pool : NULL;
+    cursor at = {0, 0};
+    int status = PN_OK;
+    while (status == PN_OK && w->done < w->total) {
+        if ((status = batch_fill(&b, w, &at)) != PN_OK || (status = batch_run(&b, w)) != PN_OK) break;
+        batch_commit(&b);
+        w->done += b.n;
+    }
+    if (b.pool) threads_leave(b.pool);
+    fp_leave(saved);
+    scratch_give(&model->scratch, b.s);
+    return status == PN_OK ? check_logits(w, hp->n_vocab) : status;
+}
+
+static int check_slice(const pn_model *model, const pn_slice *slice, size_t index) {
+    const pn_state *state = slice->state;
+    if (!slice->tokens || !slice->n) return pn_fail(PN_ERR_ARGUMENT, "eval: slice %zu has no tokens", index);
+    if (slice->n > model->hp.n_ctx || state->n_tokens > model->hp.n_ctx - slice->n)
+        return pn_fail(PN_ERR_CONTEXT, "eval: %zu tokens held and %zu new ones exceed the context of %u", state->n_tokens,
+                       slice->n, model->hp.n_ctx);
+    for (size_t i = 0; i < slice->n; i++)
+        if (slice->tokens[i] >= model->hp.n_vocab)
+            return pn_fail(PN_ERR_ARGUMENT, "eval: token %zu is %u; the vocabulary has %u", i, slice->tokens[i],
+                           model->hp.n_vocab);
+    return PN_OK;
+}
+
+int pn_eval(pn_model *model, const pn_slice *slices, size_t n_slices, pn_progress_callback progress, void *user_data) {
+    if (!model || !slices || !n_slices) return pn_fail(PN_ERR_ARGUMENT, "eval: no model or no slices");
+    watch w = {.slices = slices, .n_slices = n_slices, .progress = progress, .user_data = user_data};
+    clock_gettime(CLOCK_MONOTONIC, &w.last);
+    int status = PN_OK;
+    size_t entered = 0;
+    for (; status == PN_OK && entered < n_slices; entered++) {
+        const pn_slice *slice = &slices[entered];
+        if (!slice->state || slice->state->model != model) {
+            status = pn_fail(PN_ERR_ARGUMENT, "eval: the state of slice %zu does not belong to this model", entered);
+            break;
+        }
+        if (!state_enter(slice->state)) {
+            status = pn_fail(PN_ERR_BUSY, "eval: the state of slice %zu is in use by another call or slice", entered);
+            break;
+        }
+        status = check_slice(model, slice, entered);
+        w.total += slice->n;
+    }
+    if (status == PN_OK) {
+        for (size_t i = 0; i < n_slices; i++) slices[i].state->has_logits = false;
+        status = eval_all(model, &w);
+    }
+    for (size_t i = 0; i < entered; i++) state_leave(slices[i].state);
+    return status;
+}

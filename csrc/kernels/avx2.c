@@ -1,0 +1,417 @@
+/* avx2.c - the kernels for x86-64 with AVX2 and F16C.                                                  (rank 4)
+ *
+ * Every function carries its target attribute; the build has no -m flags, so nothing outside this file can use a wide
+ * instruction. The order of operations is that of kernels.h; no fused multiply-add.
+ *
+ * Inner loops and what bounds them (Agner Fog's tables, Zen 3 and Golden Cove):
+ *   8-bit tile: vpsignb + vpmaddubsw + vpmaddwd + vpaddd per 32 multiply-adds and token; the multiplies go to two ports.
+ *   4-bit tile: vpmaddubsw + vpaddw, one vpmaddwd per 256 multiply-adds: weights are the unsigned side, and eight sums
+ *     of at most 2 * 15 * 127 fit 16 bits.
+ *   decode (one token): the same bodies with one column; memory bandwidth bounds them. */
+#include "kernels/kernels.h"
+
+#if defined(__x86_64__)
+
+#include "cpu.h"
+#include "mathf.h"
+
+#include <immintrin.h>
+#include <math.h>
+
+/* The body functions take the tile width as a constant and must vanish into their callers. */
+#define INLINE_AVX2 PN_AVX2 static inline __attribute__((always_inline))
+
+INLINE_AVX2 __m256i load_avx2(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
+INLINE_AVX2 __m256 load8_f16_avx2(const void *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+/* Four activation bytes in every 32-bit lane: each row of the group meets the same quad. */
+INLINE_AVX2 __m256i quad_avx2(const void *p) {
+    int32_t v;
+    memcpy(&v, p, sizeof v);
+    return _mm256_set1_epi32(v);
+}
+
+/* 8 lanes in the order of kernels.h: ((0+4) + (2+6)) + ((1+5) + (3+7)). */
+INLINE_AVX2 float sum8_avx2(__m256 v) {
+    const __m128 q = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    const __m128 d = _mm_add_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_add_ss(d, _mm_shuffle_ps(d, d, 1)));
+}
+
+/* ---- 8-bit weights ---------------------------------------------------------------------------------------- */
+
+/* One group times `nt` tokens from token t. */
+INLINE_AVX2 void q8_tile_avx2(const uint8_t *w, const activations *a, size_t t, const int nt, float *out,
+                              size_t ld_out) {
+    const size_t n_blocks = a->k / BLOCK_K;
+    const int8_t *q = a->q + t * a->k;
+    const uint8_t *abs = a->abs + t * a->k;
+    const float *d = a->d + t * n_blocks;
+    const __m256i ones = _mm256_set1_epi16(1);
+    __m256 acc[4];
+    for (int i = 0; i < nt; i++) acc[i] = _mm256_setzero_ps();
+    for (size_t b = 0; b < n_blocks; b++, w += Q8_BLOCK_BYTES) {
+        __m256i sums[4];
+        for (int i = 0; i < nt; i++) sums[i] = _mm256_setzero_si256();
+        for (int v = 0; v < 8; v++) {
+            const __m256i weights = load_avx2(w + 16 + v * 32);
+            for (int i = 0; i < nt; i++) {
+                const size_t at = (size_t)i * a->k + b * BLOCK_K + (size_t)v * 4;
+                const __m256i pairs = _mm256_maddubs_epi16(quad_avx2(abs + at), _mm256_sign_epi8(weights, quad_avx2(q + at)));
+                sums[i] = _mm256_add_epi32(sums[i], _mm256_madd_epi16(pairs, ones));
+            }
+        }
+        const __m256 dw = load8_f16_avx2(w);
+        for (int i = 0; i < nt; i++) {
+            const __m256 scale = _mm256_mul_ps(dw, _mm256_set1_ps(d[(size_t)i * n_blocks + b]));
+            acc[i] = _mm256_add_ps(acc[i], _mm256_mul_ps(_mm256_cvtepi32_ps(sums[i]), scale));
+        }
+    }
+    for (int i = 0; i < nt; i++) _mm256_storeu_ps(out + (t + (size_t)i) * ld_out, acc[i]);
+}
+
+/* ---- 4-bit weights ---------------------------------------------------------------------------------------- */
+
+/* `offset` constant: Q4M (scale and offset per row) or Q4 (nibbles count from -8). */
+INLINE_AVX2 void q4_tile_avx2(const uint8_t *w, const activations *a, size_t t, const int nt, const bool offset,
+                              float *out, size_t ld_out) {
+    const size_t n_blocks = a->k / BLOCK_K;
+    const int8_t *q = a->q + t * a->k;
+    const __m256i ones = _mm256_set1_epi16(1), low = _mm256_set1_epi8(15);
+    __m256 acc[4];
+    for (int i = 0; i < nt; i++) acc[i] = _mm256_setzero_ps();
+    for (size_t b = 0; b < n_blocks; b++, w += offset ? Q4M_BLOCK_BYTES : Q4_BLOCK_BYTES) {
+        __m256i pairs[4];
+        for (int i = 0; i < nt; i++) pairs[i] = _mm256_setzero_si256();
+        for (int v = 0; v < 4; v++) {
+            const __m256i both = load_avx2(w + (offset ? 32 : 16) + v * 32);
+            const __m256i lo = _mm256_and_si256(both, low);
+            const __m256i hi = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
+            for (int i = 0; i < nt; i++) {
+                const int8_t *at = q + (size_t)i * a->k + b * BLOCK_K + v * 4;
+                pairs[i] = _mm256_add_epi16(pairs[i], _mm256_maddubs_epi16(lo, quad_avx2(at)));
+                pairs[i] = _mm256_add_epi16(pairs[i], _mm256_maddubs_epi16(hi, quad_avx2(at + 16)));
+            }
+        }
+        const __m256 dw = load8_f16_avx2(w);
+        for (int i = 0; i < nt; i++) {
+            const size_t at = (t + (size_t)i) * n_blocks + b;
+            __m256i sums = _mm256_madd_epi16(pairs[i], ones);
+            if (!offset) sums = _mm256_sub_epi32(sums, _mm256_set1_epi32(8 * a->sum[at]));
+            const __m256 scale = _mm256_mul_ps(dw, _mm256_set1_ps(a->d[at]));
+            acc[i] = _mm256_add_ps(acc[i], _mm256_mul_ps(_mm256_cvtepi32_ps(sums), scale));
+            if (offset) {
+                const __m256 shift = _mm256_mul_ps(load8_f16_avx2(w + 16), _mm256_set1_ps(a->ds[at]));
+                acc[i] = _mm256_add_ps(acc[i], shift);
+            }
+        }
+    }
+    for (int i = 0; i < nt; i++) _mm256_storeu_ps(out + (t + (size_t)i) * ld_out, acc[i]);
+}
+
+/* ---- float weights ---------------------------------------------------------------------------------------- */
+
+INLINE_AVX2 __m256 load8_avx2(const uint8_t *w, size_t i, const pack_kind kind) {
+    if (kind == PACK_F32) return _mm256_loadu_ps((const float *)(const void *)w + i * 8);
+    if (kind == PACK_F16) return load8_f16_avx2(w + i * 16);
+    const __m128i halves = _mm_loadu_si128((const __m128i *)(const void *)(w + i * 16));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+}
+
+/* `ng` groups times `nt` tokens: with one token several groups run side by side, to hide the latency of the adds. */
+INLINE_AVX2 void float_tile_avx2(const uint8_t *w, size_t group_bytes, const int ng, const activations *a, size_t t,
+                                 const int nt, const pack_kind kind, float *out, size_t ld_out) {
+    __m256 acc[4][4];
+    for (int g = 0; g < ng; g++)
+        for (int i = 0; i < nt; i++) acc[g][i] = _mm256_setzero_ps();
+    for (size_t k = 0; k < a->k; k++)
+        for (int g = 0; g < ng; g++) {
+            const __m256 weights = load8_avx2(w + (size_t)g * group_bytes, k, kind);
+            for (int i = 0; i < nt; i++) {
+                const __m256 x = _mm256_set1_ps(a->x[(t + (size_t)i) * a->ld_x + k]);
+                acc[g][i] = _mm256_add_ps(acc[g][i], _mm256_mul_ps(weights, x));
+            }
+        }
+    for (int g = 0; g < ng; g++)
+        for (int i = 0; i < nt; i++) _mm256_storeu_ps(out + (t + (size_t)i) * ld_out + g * GROUP_ROWS, acc[g][i]);
+}
+
+INLINE_AVX2 void matmul_float_avx2(const uint8_t *w, size_t n_groups, const activations *a, size_t t0, size_t n_t,
+                                   const pack_kind kind, float *out, size_t ld_out) {
+    const size_t group_bytes = a->k * GROUP_ROWS * (kind == PACK_F32 ? 4 : 2);
+    const size_t end = t0 + n_t;
+    size_t t = t0;
+    for (; t + 4 <= end; t += 4)
+        for (size_t g = 0; g < n_groups; g++)
+            float_tile_avx2(w + g * group_bytes, group_bytes, 1, a, t, 4, kind, out + g * GROUP_ROWS, ld_out);
+    for (; t < end; t++) {
+        size_t g = 0;
+        for (; g + 4 <= n_groups; g += 4)
+            float_tile_avx2(w + g * group_bytes, group_bytes, 4, a, t, 1, kind, out + g * GROUP_ROWS, ld_out);
+        for (; g < n_groups; g++)
+            float_tile_avx2(w + g * group_bytes, group_bytes, 1, a, t, 1, kind, out + g * GROUP_ROWS, ld_out);
+    }
+}
+
+/* ---- the table's entries: all groups for each tile of four tokens, so that the tile's activations stay in L1 ---- */
+
+#define MATMUL_QUANTIZED_AVX2(name, block_bytes, tile)                                                                 \
+    PN_AVX2 static void name(const uint8_t *w, size_t n_groups, const activations *a, size_t t0, size_t n_t,           \
+                             float *out, size_t ld_out) {                                                              \
+        const size_t group_bytes = a->k / BLOCK_K * (block_bytes), end = t0 + n_t;                                     \
+        size_t t = t0;                                                                                                 \
+        for (; t + 4 <= end; t += 4)                                                                                   \
+            for (size_t g = 0; g < n_groups; g++) tile(w + g * group_bytes, t, 4, out + g * GROUP_ROWS);               \
+        for (; t < end; t++)                                                                                           \
+            for (size_t g = 0; g < n_groups; g++) tile(w + g * group_bytes, t, 1, out + g * GROUP_ROWS);               \
+    }
+#define Q8_TILE(w, t, nt, out)  q8_tile_avx2(w, a, t, nt, out, ld_out)
+#define Q4_TILE(w, t, nt, out)  q4_tile_avx2(w, a, t, nt, false, out, ld_out)
+#define Q4M_TILE(w, t, nt, out) q4_tile_avx2(w, a, t, nt, true, out, ld_out)
+
+MATMUL_QUANTIZED_AVX2(matmul_q8_avx2, Q8_BLOCK_BYTES, Q8_TILE)
+MATMUL_QUANTIZED_AVX2(matmul_q4_avx2, Q4_BLOCK_BYTES, Q4_TILE)
+MATMUL_QUANTIZED_AVX2(matmul_q4m_avx2, Q4M_BLOCK_BYTES, Q4M_TILE)
+
+PN_AVX2 static void matmul_f32_avx2(const uint8_t *w, size_t n_groups, const activations *a, size_t t0, size_t n_t,
+                                    float *out, size_t ld_out) {
+    matmul_float_avx2(w, n_groups, a, t0, n_t, PACK_F32, out, ld_out);
+}
+PN_AVX2 static void matmul_f16_avx2(const uint8_t *w, size_t n_groups, const activations *a, size_t t0, size_t n_t,
+                                    float *out, size_t ld_out) {
+    matmul_float_avx2(w, n_groups, a, t0, n_t, PACK_F16, out, ld_out);
+}
+PN_AVX2 static void matmul_bf16_avx2(const uint8_t *w, size_t n_groups, const activations *a, size_t t0, size_t n_t,
+                                     float *out, size_t ld_out) {
+    matmul_float_avx2(w, n_groups, a, t0, n_t, PACK_BF16, out, ld_out);
+}
+
+/* ---- activations ------------------------------------------------------------------------------------------ */
+
+INLINE_AVX2 uint32_t max_u32_avx2(__m256i v) {
+    __m128i m = _mm_max_epu32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    m = _mm_max_epu32(m, _mm_shuffle_epi32(m, 0x4e));
+    m = _mm_max_epu32(m, _mm_shuffle_epi32(m, 0xb1));
+    return (uint32_t)_mm_cvtsi128_si32(m);
+}
+
+/* Four vectors of 8 int32 in [-127, 127] to 32 bytes in their order. */
+INLINE_AVX2 __m256i pack32_avx2(__m256i a, __m256i b, __m256i c, __m256i d) {
+    const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
+    return _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}
+
+PN_AVX2 static void quantize_avx2(const float *x, size_t k, int8_t *q, uint8_t *abs, float *d, int32_t *sum,
+                                  float *ds) {
+    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff), lo = _mm256_set1_epi32(-127), hi = _mm256_set1_epi32(127);
+    const __m256 magic = _mm256_set1_ps(EXP_MAGIC);
+    for (size_t b = 0; b < k / BLOCK_K; b++, x += BLOCK_K, q += BLOCK_K, abs += BLOCK_K) {
+        __m256 v[4];
+        __m256i top = _mm256_setzero_si256();
+        for (int i = 0; i < 4; i++) {
+            v[i] = _mm256_loadu_ps(x + 8 * i);
+            top = _mm256_max_epu32(top, _mm256_and_si256(_mm256_castps_si256(v[i]), magnitude));
+        }
+        const uint32_t max_bits = max_u32_avx2(top);
+        const float max = f32_from_bits(max_bits);
+        float inverse = 0;
+        d[b] = 0;
+        if (max_bits >= 0x7f800000u) d[b] = f32_from_bits(0x7fc00000u);
+        else if (max >= 0x1p-100f) {
+            d[b] = max / 127.0f;
+            inverse = 127.0f / max;
+        }
+        __m256i n[4];
+        for (int i = 0; i < 4; i++) {
+            const __m256 scaled = inverse > 0 ? _mm256_mul_ps(v[i], _mm256_set1_ps(inverse)) : _mm256_setzero_ps();
+            n[i] = _mm256_sub_epi32(_mm256_castps_si256(_mm256_add_ps(scaled, magic)), _mm256_castps_si256(magic));
+            n[i] = _mm256_max_epi32(_mm256_min_epi32(n[i], hi), lo);
+        }
+        const __m256i bytes = pack32_avx2(n[0], n[1], n[2], n[3]);
+        _mm256_storeu_si256((__m256i *)(void *)q, bytes);
+        _mm256_storeu_si256((__m256i *)(void *)abs, _mm256_abs_epi8(bytes));
+        const __m256i s8 = _mm256_add_epi32(_mm256_add_epi32(n[0], n[1]), _mm256_add_epi32(n[2], n[3]));
+        __m128i s4 = _mm_add_epi32(_mm256_castsi256_si128(s8), _mm256_extracti128_si256(s8, 1));
+        s4 = _mm_add_epi32(s4, _mm_shuffle_epi32(s4, 0x4e));
+        s4 = _mm_add_epi32(s4, _mm_shuffle_epi32(s4, 0xb1));
+        sum[b] = _mm_cvtsi128_si32(s4);
+        ds[b] = d[b] * (float)sum[b];
+    }
+}
+
+/* ---- elementwise ------------------------------------------------------------------------------------------ */
+
+/* exp_f32 of mathf.h on 8 lanes, operation by operation. */
+INLINE_AVX2 __m256 exp8_avx2(__m256 x) {
+    const __m256 magic = _mm256_set1_ps(EXP_MAGIC);
+    /* The operand order matters for NaN: max and min return their second operand when either is NaN. */
+    __m256 c = _mm256_max_ps(_mm256_set1_ps(EXP_LO), x);
+    c = _mm256_min_ps(_mm256_set1_ps(EXP_HI), c);
+    const __m256 t = _mm256_add_ps(_mm256_mul_ps(c, _mm256_set1_ps(EXP_LOG2E)), magic);
+    const __m256 n = _mm256_sub_ps(t, magic);
+    __m256 r = _mm256_sub_ps(c, _mm256_mul_ps(n, _mm256_set1_ps(EXP_LN2_HI)));
+    r = _mm256_sub_ps(r, _mm256_mul_ps(n, _mm256_set1_ps(EXP_LN2_LO)));
+    __m256 p = _mm256_set1_ps(EXP_P0);
+    p = _mm256_add_ps(_mm256_mul_ps(p, r), _mm256_set1_ps(EXP_P1));
+    p = _mm256_add_ps(_mm256_mul_ps(p, r), _mm256_set1_ps(EXP_P2));
+    p = _mm256_add_ps(_mm256_mul_ps(p, r), _mm256_set1_ps(EXP_P3));
+    p = _mm256_add_ps(_mm256_mul_ps(p, r), _mm256_set1_ps(EXP_P4));
+    p = _mm256_add_ps(_mm256_mul_ps(p, r), _mm256_set1_ps(EXP_P5));
+    p = _mm256_add_ps(_mm256_mul_ps(p, _mm256_mul_ps(r, r)), r);
+    p = _mm256_add_ps(p, _mm256_set1_ps(1.0f));
+    const __m256i y = _mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_castps_si256(t), 23));
+    return _mm256_blendv_ps(_mm256_castsi256_ps(y), x, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+}
+
+PN_AVX2 static void rms_norm_avx2(const float *x, const float *w, float *out, size_t n, float eps) {
+    __m256 lanes = _mm256_setzero_ps();
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        const __m256 v = _mm256_loadu_ps(x + i);
+        lanes = _mm256_add_ps(lanes, _mm256_mul_ps(v, v));
+    }
+    float lane[8];
+    _mm256_storeu_ps(lane, lanes);
+    for (; i < n; i++) lane[i % 8] = lane[i % 8] + x[i] * x[i];
+    const float s = 1.0f / sqrtf(sum8_avx2(_mm256_loadu_ps(lane)) / (float)n + eps);
+    const __m256 scale = _mm256_set1_ps(s);
+    for (i = 0; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(out + i, _mm256_mul_ps(_mm256_mul_ps(_mm256_loadu_ps(x + i), scale), _mm256_loadu_ps(w + i)));
+    for (; i < n; i++) out[i] = (x[i] * s) * w[i];
+}
+
+PN_AVX2 static void swiglu_avx2(const float *gate, const float *up, float *out, size_t n) {
+    const __m256 one = _mm256_set1_ps(1.0f), sign = _mm256_set1_ps(-0.0f);
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        const __m256 g = _mm256_loadu_ps(gate + i);
+        const __m256 e = exp8_avx2(_mm256_xor_ps(g, sign));
+        const __m256 silu = _mm256_div_ps(g, _mm256_add_ps(one, e));
+        _mm256_storeu_ps(out + i, _mm256_mul_ps(silu, _mm256_loadu_ps(up + i)));
+    }
+    for (; i < n; i++) out[i] = (gate[i] / (1.0f + exp_f32(-gate[i]))) * up[i];
+}
+
+/* ---- attention -------------------------------------------------------------------------------------------- */
+
+/* `nv` vectors of 8 keys times `nq` queries. */
+INLINE_AVX2 void scores_tile_avx2(const float *q, const int nq, const uint16_t *k, const int nv, size_t head_size,
+                                  float scale, float *s) {
+    __m256 acc[3][4];
+    for (int i = 0; i < nq; i++)
+        for (int v = 0; v < nv; v++) acc[i][v] = _mm256_setzero_ps();
+    for (size_t e = 0; e < head_size; e++)
+        for (int v = 0; v < nv; v++) {
+            const __m256 keys = load8_f16_avx2(k + e * KV_BLOCK + 8 * v);
+            for (int i = 0; i < nq; i++) {
+                const __m256 qe = _mm256_set1_ps(q[(size_t)i * head_size + e]);
+                acc[i][v] = _mm256_add_ps(acc[i][v], _mm256_mul_ps(qe, keys));
+            }
+        }
+    for (int i = 0; i < nq; i++)
+        for (int v = 0; v < nv; v++)
+            _mm256_storeu_ps(s + i * KV_BLOCK + 8 * v, _mm256_mul_ps(acc[i][v], _mm256_set1_ps(scale)));
+}
+
+PN_AVX2 static void attend_scores_avx2(const float *q, size_t n_q, const uint16_t *k, size_t n_keys, size_t head_size,
+                                       float scale, float *s) {
+    const size_t n = (n_keys + 7) / 8 * 8;
+    size_t i = 0;
+    for (; i + 3 <= n_q; i += 3, q += 3 * head_size, s += 3 * KV_BLOCK) {
+        size_t j = 0;
+        for (; j + 32 <= n; j += 32) scores_tile_avx2(q, 3, k + j, 4, head_size, scale, s + j);
+        for (; j < n; j += 8) scores_tile_avx2(q, 3, k + j, 1, head_size, scale, s + j);
+    }
+    for (; i < n_q; i++, q += head_size, s += KV_BLOCK) {
+        size_t j = 0;
+        for (; j + 32 <= n; j += 32) scores_tile_avx2(q, 1, k + j, 4, head_size, scale, s + j);
+        for (; j < n; j += 8) scores_tile_avx2(q, 1, k + j, 1, head_size, scale, s + j);
+    }
+}
+
+/* All ones in the first `n` of 8 lanes (n <= 8). */
+INLINE_AVX2 __m256 first_lanes_avx2(size_t n) {
+    const __m256i index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), index));
+}
+
+PN_AVX2 static void softmax_block_avx2(float *s, size_t n, float *max, float *sum) {
+    __m256 lanes = _mm256_set1_ps(-INFINITY);
+    size_t j = 0;
+    for (; j + 8 <= n; j += 8) lanes = _mm256_max_ps(lanes, _mm256_loadu_ps(s + j));
+    const __m256 rest = first_lanes_avx2(n - j);
+    if (j < n) lanes = _mm256_blendv_ps(lanes, _mm256_max_ps(lanes, _mm256_loadu_ps(s + j)), rest);
+    float lane[8];
+    _mm256_storeu_ps(lane, lanes);
+    float m = lane[0];
+    for (int l = 1; l < 8; l++) m = m > lane[l] ? m : lane[l];
+    const __m256 top = _mm256_set1_ps(m);
+    __m256 total = _mm256_setzero_ps();
+    for (j = 0; j + 8 <= n; j += 8) {
+        const __m256 p = exp8_avx2(_mm256_sub_ps(_mm256_loadu_ps(s + j), top));
+        _mm256_storeu_ps(s + j, p);
+        total = _mm256_add_ps(total, p);
+    }
+    if (j < n) {
+        const __m256 p = _mm256_and_ps(exp8_avx2(_mm256_sub_ps(_mm256_loadu_ps(s + j), top)), rest);
+        _mm256_storeu_ps(s + j, p);
+        total = _mm256_add_ps(total, p);
+    }
+    *max = m;
+    *sum = sum8_avx2(total);
+}
+
+/* `ne` vectors of the head times `nq` queries over all keys. */
+INLINE_AVX2 void values_tile_avx2(const float *p, const int nq, const uint16_t *v, size_t n_keys, size_t e8,
+                                  const int ne, float *out) {
+    __m256 acc[3][4];
+    for (int i = 0; i < nq; i++)
+        for (int e = 0; e < ne; e++) acc[i][e] = _mm256_setzero_ps();
+    for (size_t j = 0; j < n_keys; j++)
+        for (int e = 0; e < ne; e++) {
+            const __m256 values = load8_f16_avx2(v + j * e8 + 8 * (size_t)e);
+            for (int i = 0; i < nq; i++) {
+                const __m256 pj = _mm256_set1_ps(p[(size_t)i * KV_BLOCK + j]);
+                acc[i][e] = _mm256_add_ps(acc[i][e], _mm256_mul_ps(pj, values));
+            }
+        }
+    for (int i = 0; i < nq; i++)
+        for (int e = 0; e < ne; e++) _mm256_storeu_ps(out + (size_t)i * e8 + 8 * (size_t)e, acc[i][e]);
+}
+
+PN_AVX2 static void attend_values_avx2(const float *p, size_t n_q, const uint16_t *v, size_t n_keys, size_t e8,
+                                       float *out) {
+    size_t i = 0;
+    for (; i + 3 <= n_q; i += 3, p += 3 * KV_BLOCK, out += 3 * e8) {
+        size_t e = 0;
+        for (; e + 32 <= e8; e += 32) values_tile_avx2(p, 3, v + e, n_keys, e8, 4, out + e);
+        for (; e < e8; e += 8) values_tile_avx2(p, 3, v + e, n_keys, e8, 1, out + e);
+    }
+    for (; i < n_q; i++, p += KV_BLOCK, out += e8) {
+        size_t e = 0;
+        for (; e + 32 <= e8; e += 32) values_tile_avx2(p, 1, v + e, n_keys, e8, 4, out + e);
+        for (; e < e8; e += 8) values_tile_avx2(p, 1, v + e, n_keys, e8, 1, out + e);
+    }
+}
+
+const kernel_set kernels_avx2 = {
+    .isa = "avx2",
+    .usable = cpu_has_avx2,
+    .matmul =
+        {
+            [PACK_F32] = matmul_f32_avx2,
+            [PACK_F16] = matmul_f16_avx2,
+            [PACK_BF16] = matmul_bf16_avx2,
+            [PACK_Q8] = matmul_q8_avx2,
+            [PACK_Q8_WIDE] = NULL, /* the sign trick cannot negate -128 */
+            [PACK_Q4] = matmul_q4_avx2,
+            [PACK_Q4M] = matmul_q4m_avx2,
+        },
+    .quantize = quantize_avx2,
+    .rms_norm = rms_norm_avx2,
+    .swiglu = swiglu_avx2,
+    .attend_scores = attend_scores_avx2,
+    .softmax_block = softmax_block_avx2,
+    .attend_values = attend_values_avx2,
+};
+
+#endif

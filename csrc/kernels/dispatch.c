@@ -1,0 +1,63 @@
+/* dispatch.c - which kernel sets exist, best first; the choice between them.                            (rank 4)
+ *
+ * Chosen once per model and stored there: no global. A forced set that cannot run is an error, never a silent
+ * fallback. */
+#include "cpu.h"
+#include "kernels/kernels.h"
+#include "pantheon.h"
+#include "status.h"
+
+#include <string.h>
+
+static const kernel_set *const KERNEL_SETS[] = {
+#if defined(__x86_64__)
+    &kernels_avx2,
+#endif
+    &kernels_portable, /* last, always usable */
+};
+
+static void fill_in(kernel_set *set) {
+    const kernel_set *p = &kernels_portable;
+    for (size_t i = 0; i < PACK_KINDS; i++)
+        if (!set->matmul[i]) set->matmul[i] = p->matmul[i];
+    if (!set->quantize) set->quantize = p->quantize;
+    if (!set->rms_norm) set->rms_norm = p->rms_norm;
+    if (!set->swiglu) set->swiglu = p->swiglu;
+    if (!set->attend_scores) set->attend_scores = p->attend_scores;
+    if (!set->softmax_block) set->softmax_block = p->softmax_block;
+    if (!set->attend_values) set->attend_values = p->attend_values;
+}
+
+int kernels_pick(const char *isa, kernel_set *out) {
+    for (size_t i = 0; i < PN_ARRAY_LEN(KERNEL_SETS); i++) {
+        const kernel_set *set = KERNEL_SETS[i];
+        if (isa && strcmp(isa, set->isa) != 0) continue;
+        if (!set->usable()) {
+            if (!isa) continue;
+            return pn_fail(PN_ERR_ISA, "instruction set \"%s\" cannot run on this machine; available: %s", isa,
+                           kernels_available());
+        }
+        *out = *set;
+        fill_in(out);
+        return PN_OK;
+    }
+    return pn_fail(PN_ERR_ISA, "unknown instruction set \"%.32s\"; available: %s", isa ? isa : "", kernels_available());
+}
+
+const char *kernels_available(void) { return cpu_has_avx2() ? "avx2 portable" : "portable"; }
+
+const char *pn_isa_available(void) { return kernels_available(); }
+
+bool pack_group_bytes(pack_kind kind, size_t k, size_t *out) {
+    switch (kind) {
+    case PACK_F32: return size_mul(k, GROUP_ROWS * sizeof(float), out);
+    case PACK_F16:
+    case PACK_BF16: return size_mul(k, GROUP_ROWS * sizeof(uint16_t), out);
+    case PACK_Q8:
+    case PACK_Q8_WIDE: return size_mul(k / BLOCK_K, Q8_BLOCK_BYTES, out);
+    case PACK_Q4: return size_mul(k / BLOCK_K, Q4_BLOCK_BYTES, out);
+    case PACK_Q4M: return size_mul(k / BLOCK_K, Q4M_BLOCK_BYTES, out);
+    case PACK_KINDS: break;
+    }
+    return false;
+}

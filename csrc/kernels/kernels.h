@@ -1,0 +1,104 @@
+/* kernels.h - the contract of the inner loops and the table through which they are called.               (rank 4)
+ *
+ * A kernel cannot fail, allocates nothing, and computes exactly what is written here: the same operations in the same
+ * order, each multiply and each add rounded on its own. So every instruction set gives the same bits, and the portable
+ * file is the definition. A NULL entry of a set means "use the portable one" (filled in by dispatch.c).
+ *
+ * Shapes: K columns (the contraction), 8 rows make a group, T tokens; row-major, last dimension contiguous.
+ *
+ * PACKED WEIGHTS. 8 consecutive rows are interleaved so that one vector of 8 sums is 8 finished rows. Per group:
+ *   quantized kinds, per block of 32 along K:
+ *     f16 d[8]                          scales, one per row
+ *     (Q4M only) f16 m[8]               offsets
+ *     Q8, Q8_WIDE:  int8  [8][8][4]     [quad v][row r][j]: weight of row r at k = 4v + j
+ *     Q4, Q4M:      uint8 [4][8][4]     low nibble: quad v, high nibble: quad v + 4
+ *   float kinds: element [K][8]         [k][row r]
+ *   Rows beyond the matrix are zeros.
+ *
+ * ACTIVATIONS for quantized kinds: per token and block of 32, d = max|x| / 127, q = round_to_nearest_even(x / d) within
+ * [-127, 127], sum = sum of q, ds = d * sum. K is a multiple of 32 there.
+ *
+ * MATRIX PRODUCT, one accumulator per (token, row), from +0, in the order of K:
+ *   quantized, per block: isum = the exact integer sum of weight * q (Q4's weight is nibble - 8, Q4M's the nibble);
+ *     acc = acc + (float)isum * (d_weight * d);  then, Q4M only:  acc = acc + m_weight * ds
+ *   float, per k: acc = acc + weight * x
+ *
+ * Q8_WIDE is Q8 for matrices that hold a weight of -128, which sign tricks on 8-bit vectors get wrong. */
+#ifndef PN_KERNELS_H
+#define PN_KERNELS_H
+
+#include "common.h"
+
+enum { GROUP_ROWS = 8, BLOCK_K = 32, KV_BLOCK = 128 };
+
+typedef enum pack_kind { PACK_F32, PACK_F16, PACK_BF16, PACK_Q8, PACK_Q8_WIDE, PACK_Q4, PACK_Q4M, PACK_KINDS } pack_kind;
+
+enum {
+    Q8_BLOCK_BYTES = 16 + 8 * 32,
+    Q4_BLOCK_BYTES = 16 + 4 * 32,
+    Q4M_BLOCK_BYTES = 32 + 4 * 32,
+};
+
+/* The activations of T tokens, as floats and in 8 bits. */
+typedef struct activations {
+    const float *x;     /* [T, ld_x]                                        */
+    size_t ld_x;
+    const int8_t *q;    /* [T, K]                                           */
+    const uint8_t *abs; /* [T, K]    |q|                                    */
+    const float *d;     /* [T, K/32]                                        */
+    const int32_t *sum; /* [T, K/32]                                        */
+    const float *ds;    /* [T, K/32]                                        */
+    size_t k;
+} activations;
+
+/* out[t][8 * g + r] for groups [0, n_groups) at w and tokens [t0, t0 + n_t); out is indexed from token 0. */
+typedef void (*matmul_fn)(const uint8_t *w, size_t n_groups, const activations *a, size_t t0, size_t n_t, float *out,
+                          size_t ld_out);
+
+typedef struct kernel_set {
+    const char *isa;
+    bool (*usable)(void);
+    matmul_fn matmul[PACK_KINDS];
+
+    /* One row x[k] to q, abs [k] and d, sum, ds [k/32]. max|x| is taken on the bit patterns, so NaN beats infinity beats
+     * numbers. A block with max below 2^-100 becomes zeros; one with a non-finite max gets d = NaN and q = 0. */
+    void (*quantize)(const float *x, size_t k, int8_t *q, uint8_t *abs, float *d, int32_t *sum, float *ds);
+
+    /* out[i] = (x[i] * s) * w[i], s = 1 / sqrt(sum / n + eps). The sum of squares: 8 lanes from +0, element i into lane
+     * i % 8 in order, lanes added as ((0+4) + (2+6)) + ((1+5) + (3+7)). RMSNorm, arXiv:1910.07467. */
+    void (*rms_norm)(const float *x, const float *w, float *out, size_t n, float eps);
+
+    /* out[i] = (gate[i] / (1 + exp(-gate[i]))) * up[i], exp = exp_f32. SwiGLU, arXiv:2002.05202. out may be gate. */
+    void (*swiglu)(const float *gate, const float *up, float *out, size_t n);
+
+    /* Attention of n_q queries that share a key head, over one block of keys. E is the head size.
+     * scores: s[i][j] = (sum over e in order of q[i][e] * k[e][j]) * scale for j < n_keys; s is [n_q, KV_BLOCK], the
+     *   entries up to the next multiple of 8 are written too (meaningless). k is f16 [E, KV_BLOCK]. */
+    void (*attend_scores)(const float *q, size_t n_q, const uint16_t *k, size_t n_keys, size_t head_size, float scale,
+                          float *s);
+    /* In place s[j] -> exp_f32(s[j] - max) for j < n, 0 for n <= j < n rounded up to 8. *max is the maximum and *sum the
+     * total, in lanes as in rms_norm (the maximum too: lane = lane > s ? lane : s, from -INFINITY). n >= 1. */
+    void (*softmax_block)(float *s, size_t n, float *max, float *sum);
+    /* out[i][e] = sum over j < n_keys in order of p[i][j] * v[j][e]; p is [n_q, KV_BLOCK], v is f16 [KV_BLOCK, E8],
+     * out is [n_q, E8], E8 = E rounded up to 8. */
+    void (*attend_values)(const float *p, size_t n_q, const uint16_t *v, size_t n_keys, size_t e8, float *out);
+} kernel_set;
+
+extern const kernel_set kernels_portable;
+#if defined(__x86_64__)
+extern const kernel_set kernels_avx2;
+#endif
+
+/* The named set, or the best usable one for NULL; all entries filled in. PN_ERR_ISA if the name is unknown or its set
+ * cannot run here. */
+int kernels_pick(const char *isa, kernel_set *out);
+/* Static list of the usable sets' names, best first, space separated. */
+const char *kernels_available(void);
+
+/* The bytes of one group of a kind. k is a multiple of 32 for quantized kinds. False on overflow. */
+bool pack_group_bytes(pack_kind kind, size_t k, size_t *out);
+static inline bool pack_is_quantized(pack_kind kind) { return kind >= PACK_Q8; }
+
+#define PN_AVX2 __attribute__((target("avx2,f16c")))
+
+#endif

@@ -1,0 +1,334 @@
+/* matmul.c - weights from file order to groups of eight rows; products shared out over threads.           (rank 5)
+ *
+ * Knows layouts and chunk sizes, not what a matrix means. The inner loops are the kernels'. */
+#include "matmul.h"
+
+#include "status.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#ifdef PN_USE_BLAS
+#include <cblas.h>
+#endif
+
+/* What one chunk of work reads of the weights: small enough for several chunks per thread and to stay in L1/L2 while
+ * the tokens pass over it, large enough that handing it out costs nothing. */
+enum { CHUNK_BYTES = 48 * 1024, PACK_GROUPS = 64, HUGE_PAGE = 2 * 1024 * 1024 };
+
+typedef struct pack_format {
+    int dtype;
+    pack_kind kind;
+} pack_format;
+
+static const pack_format PACK_FORMATS[] = {
+    {DTYPE_F32, PACK_F32},  {DTYPE_F16, PACK_F16}, {DTYPE_BF16, PACK_BF16},
+    {DTYPE_Q8_0, PACK_Q8},  {DTYPE_Q4_0, PACK_Q4}, {DTYPE_Q4_1, PACK_Q4M},
+};
+
+static const pack_format *pack_format_find(int dtype) {
+    for (size_t i = 0; i < PN_ARRAY_LEN(PACK_FORMATS); i++)
+        if (PACK_FORMATS[i].dtype == dtype) return &PACK_FORMATS[i];
+    return NULL;
+}
+
+bool matrix_supports(int dtype) { return pack_format_find(dtype) != NULL; }
+
+/* ---- packing ---------------------------------------------------------------------------------------------- */
+
+/* A block of 32 weights in the file: scales first (2 bytes, Q4_1 4), then quants. */
+static void pack_block_scales(uint8_t *dst, const uint8_t *const rows[GROUP_ROWS], size_t src_at) {
+    for (int r = 0; r < GROUP_ROWS; r++) {
+        if (rows[r]) memcpy(dst + 2 * r, rows[r] + src_at, 2);
+        else memset(dst + 2 * r, 0, 2);
+    }
+}
+
+/* Quads of `n_quads` vectors: dst [n_quads][8 rows][4]. */
+static void pack_block_quads(uint8_t *dst, const uint8_t *const rows[GROUP_ROWS], size_t src_at, int n_quads) {
+    for (int r = 0; r < GROUP_ROWS; r++)
+        for (int v = 0; v < n_quads; v++) {
+            uint8_t *quad = dst + (v * GROUP_ROWS + r) * 4;
+            if (rows[r]) memcpy(quad, rows[r] + src_at + (size_t)v * 4, 4);
+            else memset(quad, 0, 4);
+        }
+}
+
+static void pack_group_float(uint8_t *dst, const uint8_t *const rows[GROUP_ROWS], size_t k, size_t size) {
+    for (size_t i = 0; i < k; i++)
+        for (size_t r = 0; r < GROUP_ROWS; r++, dst += size) {
+            if (rows[r]) memcpy(dst, rows[r] + i * size, size);
+            else memset(dst, 0, size);
+        }
+}
+
+static void pack_group(pack_kind kind, uint8_t *dst, const uint8_t *const rows[GROUP_ROWS], size_t k) {
+    const size_t n_blocks = k / BLOCK_K;
+    switch (kind) {
+    case PACK_F32: pack_group_float(dst, rows, k, 4); break;
+    case PACK_F16:
+    case PACK_BF16: pack_group_float(dst, rows, k, 2); break;
+    case PACK_Q8:
+    case PACK_Q8_WIDE:
+        for (size_t b = 0; b < n_blocks; b++, dst += Q8_BLOCK_BYTES) {
+            pack_block_scales(dst, rows, b * 34);
+            pack_block_quads(dst + 16, rows, b * 34 + 2, 8);
+        }
+        break;
+    case PACK_Q4:
+        /* The file's byte j holds elements j (low) and j + 16 (high): quads v and v + 4, as kernels.h wants them. */
+        for (size_t b = 0; b < n_blocks; b++, dst += Q4_BLOCK_BYTES) {
+            pack_block_scales(dst, rows, b * 18);
+            pack_block_quads(dst + 16, rows, b * 18 + 2, 4);
+        }
+        break;
+    case PACK_Q4M:
+        for (size_t b = 0; b < n_blocks; b++, dst += Q4M_BLOCK_BYTES) {
+            pack_block_scales(dst, rows, b * 20);
+            pack_block_scales(dst + 16, rows, b * 20 + 2);
+            pack_block_quads(dst + 32, rows, b * 20 + 4, 4);
+        }
+        break;
+    case PACK_KINDS: break;
+    }
+}
+
+/* Does a row of Q8_0 hold a weight of -128? */
+static bool q8_row_has_min(const uint8_t *row, size_t n_blocks) {
+    uint8_t found = 0;
+    for (size_t b = 0; b < n_blocks; b++)
+        for (size_t i = 0; i < BLOCK_K; i++) found |= row[b * 34 + 2 + i] == 0x80;
+    return found;
+}
+
+typedef struct pack_work {
+    const uint8_t *src;
+    size_t row_bytes;
+    matrix *m;
+    atomic_bool has_min;
+} pack_work;
+
+static void pack_chunk(void *context, size_t chunk) {
+    pack_work *work = context;
+    matrix *m = work->m;
+    const size_t end = size_min((chunk + 1) * PACK_GROUPS, m->n_groups);
+    bool has_min = false;
+    for (size_t g = chunk * PACK_GROUPS; g < end; g++) {
+        const uint8_t *rows[GROUP_ROWS];
+        for (size_t r = 0; r < GROUP_ROWS; r++) {
+            const size_t row = g * GROUP_ROWS + r;
+            rows[r] = row < m->rows ? work->src + row * work->row_bytes : NULL;
+            if (rows[r] && m->kind == PACK_Q8) has_min |= q8_row_has_min(rows[r], m->cols / BLOCK_K);
+        }
+        pack_group(m->kind, m->data + g * m->group_bytes, rows, m->cols);
+    }
+    if (has_min) atomic_store_explicit(&work->has_min, true, memory_order_relaxed);
+}
+
+/* Large blocks begin on a huge page and ask for them: decoding streams through all weights, page after page. */
+static uint8_t *weights_alloc(size_t bytes) {
+    const size_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : 64;
+    size_t padded;
+    if (!size_add(bytes, align - 1, &padded)) return NULL;
+    uint8_t *memory = aligned_alloc(align, padded & ~(align - 1));
+#ifdef MADV_HUGEPAGE
+    if (memory && align == HUGE_PAGE) madvise(memory, padded & ~(align - 1), MADV_HUGEPAGE);
+#endif
+    return memory;
+}
+
+int matrix_pack(int dtype, size_t rows, size_t cols, const uint8_t *src, threads *pool, matrix *out) {
+    memset(out, 0, sizeof *out);
+    const pack_format *format = pack_format_find(dtype);
+    const dtype_info *type = dtype_find(dtype);
+    if (!format || !type) return pn_fail(PN_ERR_UNSUPPORTED, "matrix: element type %d cannot be multiplied", dtype);
+    matrix m = {.kind = format->kind, .rows = rows, .cols = cols, .n_groups = rows / GROUP_ROWS + (rows % GROUP_ROWS != 0)};
+    size_t bytes;
+    if (!pack_group_bytes(m.kind, cols, &m.group_bytes) || !size_mul(m.group_bytes, m.n_groups, &bytes))
+        return pn_fail(PN_ERR_CORRUPT, "matrix: %zu x %zu elements do not fit the address space", rows, cols);
+    m.data = weights_alloc(bytes);
+    if (!m.data) return pn_fail(PN_ERR_MEMORY, "matrix: no memory for %zu bytes of weights", bytes);
+    pack_work work = {.src = src, .row_bytes = cols / type->block_len * type->block_bytes, .m = &m};
+    atomic_init(&work.has_min, false);
+    threads_run(pool, pack_chunk, &work, (m.n_groups + PACK_GROUPS - 1) / PACK_GROUPS);
+    if (atomic_load(&work.has_min)) m.kind = PACK_Q8_WIDE;
+    *out = m;
+    return PN_OK;
+}
+
+size_t matrix_bytes(const matrix *m) { return m->data ? m->n_groups * m->group_bytes : 0; }
+
+void matrix_free(matrix *m) {
+    free(m->data);
+    memset(m, 0, sizeof *m);
+}
+
+/* ---- reading back ------------------------------------------------------------------------------------------ */
+
+/* Element (r, k) of a packed group as a float. */
+static float group_weight(const matrix *m, const uint8_t *group, size_t r, size_t k) {
+    const size_t b = k / BLOCK_K, i = k % BLOCK_K;
+    const uint8_t *block;
+    uint16_t d, offset = 0;
+    int q;
+    switch (m->kind) {
+    case PACK_F32: {
+        float f;
+        memcpy(&f, group + (k * GROUP_ROWS + r) * 4, 4);
+        return f;
+    }
+    case PACK_F16: memcpy(&d, group + (k * GROUP_ROWS + r) * 2, 2); return half_to_float(d);
+    case PACK_BF16: memcpy(&d, group + (k * GROUP_ROWS + r) * 2, 2); return bf16_to_float(d);
+    case PACK_Q8:
+    case PACK_Q8_WIDE:
+        block = group + b * Q8_BLOCK_BYTES;
+        memcpy(&d, block + 2 * r, 2);
+        return half_to_float(d) * (float)(int8_t)block[16 + ((i / 4) * GROUP_ROWS + r) * 4 + i % 4];
+    case PACK_Q4:
+    case PACK_Q4M:
+        block = group + b * (m->kind == PACK_Q4 ? Q4_BLOCK_BYTES : Q4M_BLOCK_BYTES);
+        memcpy(&d, block + 2 * r, 2);
+        if (m->kind == PACK_Q4M) memcpy(&offset, block + 16 + 2 * r, 2);
+        q = block[(m->kind == PACK_Q4 ? 16 : 32) + ((i / 4 % 4) * GROUP_ROWS + r) * 4 + i % 4] >> (i < 16 ? 0 : 4) & 15;
+        return half_to_float(d) * (float)(m->kind == PACK_Q4 ? q - 8 : q) + half_to_float(offset);
+    case PACK_KINDS: break;
+    }
+    return 0;
+}
+
+void matrix_read_row(const matrix *m, size_t row, float *out) {
+    const uint8_t *group = m->data + row / GROUP_ROWS * m->group_bytes;
+    for (size_t k = 0; k < m->cols; k++) out[k] = group_weight(m, group, row % GROUP_ROWS, k);
+}
+
+/* ---- activations ------------------------------------------------------------------------------------------ */
+
+int act_reserve(act_buffer *buffer, size_t n_tokens, size_t k) {
+    const size_t n = n_tokens * k, n_blocks = n / BLOCK_K + 1;
+    if (buffer->memory && n <= buffer->tokens * buffer->k) return PN_OK;
+    act_free(buffer);
+    /* Quads of four bytes are read as one word; floats come first for their alignment. */
+    const size_t bytes = 3 * 4 * n_blocks + 2 * n + 64;
+    uint8_t *memory = malloc(bytes);
+    if (!memory) return pn_fail(PN_ERR_MEMORY, "activations: no memory for %zu bytes", bytes);
+    buffer->memory = memory;
+    buffer->tokens = n_tokens;
+    buffer->k = k;
+    return PN_OK;
+}
+
+void act_free(act_buffer *buffer) {
+    free(buffer->memory);
+    memset(buffer, 0, sizeof *buffer);
+}
+
+typedef struct quantize_work {
+    act_buffer *buffer;
+    const kernel_set *kernels;
+} quantize_work;
+
+/* The buffer owns what the views show as const. */
+static void quantize_token(void *context, size_t t) {
+    const quantize_work *work = context;
+    const activations *a = &work->buffer->a;
+    const size_t n_blocks = a->k / BLOCK_K;
+    work->kernels->quantize(a->x + t * a->ld_x, a->k, (int8_t *)(uintptr_t)a->q + t * a->k,
+                            (uint8_t *)(uintptr_t)a->abs + t * a->k, (float *)(uintptr_t)a->d + t * n_blocks,
+                            (int32_t *)(uintptr_t)a->sum + t * n_blocks, (float *)(uintptr_t)a->ds + t * n_blocks);
+}
+
+void act_load(act_buffer *buffer, const float *x, size_t ld_x, size_t n_tokens, size_t k, const kernel_set *kernels,
+              threads *pool) {
+    activations *a = &buffer->a;
+    const size_t n = n_tokens * k, n_blocks = n / BLOCK_K;
+    float *floats = buffer->memory;
+    a->x = x;
+    a->ld_x = ld_x;
+    a->k = k;
+    a->d = floats;
+    a->ds = floats + n_blocks;
+    a->sum = (int32_t *)(void *)(floats + 2 * n_blocks);
+    a->q = (int8_t *)(floats + 3 * n_blocks);
+    a->abs = (uint8_t *)(floats + 3 * n_blocks) + n;
+    if (k % BLOCK_K) return; /* only float matrices have such widths */
+    quantize_work work = {buffer, kernels};
+    threads_run(pool, quantize_token, &work, n_tokens);
+}
+
+/* ---- products --------------------------------------------------------------------------------------------- */
+
+typedef struct product_work {
+    const matmul_job *jobs;
+    size_t n_jobs;
+    size_t first_chunk[5]; /* of each job; [n_jobs] is the total */
+    size_t chunk_groups[4];
+    const act_buffer *buffer;
+    size_t n_tokens;
+    const kernel_set *kernels;
+} product_work;
+
+static void product_chunk(void *context, size_t chunk) {
+    const product_work *work = context;
+    size_t j = 0;
+    while (chunk >= work->first_chunk[j + 1]) j++;
+    const matmul_job *job = &work->jobs[j];
+    const size_t first = (chunk - work->first_chunk[j]) * work->chunk_groups[j];
+    const size_t n_groups = size_min(work->chunk_groups[j], job->w->n_groups - first);
+    work->kernels->matmul[job->w->kind](job->w->data + first * job->w->group_bytes, n_groups, &work->buffer->a, 0,
+                                        work->n_tokens, job->out + first * GROUP_ROWS, job->ld_out);
+}
+
+#ifdef PN_USE_BLAS
+
+/* Below this many tokens the 8-bit kernels read less memory and win. */
+enum { BLAS_MIN_TOKENS = 32, BLAS_PANEL_GROUPS = 32 };
+
+/* A panel of rows to floats, then one single-threaded sgemm: out[t][row] = x[t] . w[row]. */
+static void blas_chunk(void *context, size_t chunk) {
+    const product_work *work = context;
+    size_t j = 0;
+    while (chunk >= work->first_chunk[j + 1]) j++;
+    const matmul_job *job = &work->jobs[j];
+    const matrix *m = job->w;
+    const activations *a = &work->buffer->a;
+    const size_t first = (chunk - work->first_chunk[j]) * BLAS_PANEL_GROUPS;
+    const size_t n_groups = size_min(BLAS_PANEL_GROUPS, m->n_groups - first), rows = n_groups * GROUP_ROWS;
+    float *panel = malloc(rows * m->cols * sizeof *panel);
+    if (!panel) { /* the kernels need no memory */
+        work->kernels->matmul[m->kind](m->data + first * m->group_bytes, n_groups, a, 0, work->n_tokens,
+                                       job->out + first * GROUP_ROWS, job->ld_out);
+        return;
+    }
+    for (size_t r = 0; r < rows; r++) matrix_read_row(m, first * GROUP_ROWS + r, panel + r * m->cols);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)work->n_tokens, (int)rows, (int)m->cols, 1.0f, a->x,
+                (int)a->ld_x, panel, (int)m->cols, 0.0f, job->out + first * GROUP_ROWS, (int)job->ld_out);
+    free(panel);
+}
+
+#endif
+
+void matmul_run(const matmul_job *jobs, size_t n_jobs, const act_buffer *buffer, size_t n_tokens,
+                const kernel_set *kernels, threads *pool, bool use_blas) {
+    product_work work = {.jobs = jobs, .n_jobs = n_jobs, .buffer = buffer, .n_tokens = n_tokens, .kernels = kernels};
+    threads_fn run = product_chunk;
+    bool blas = false;
+#ifdef PN_USE_BLAS
+    blas = use_blas && n_tokens >= BLAS_MIN_TOKENS;
+    if (blas) run = blas_chunk;
+#else
+    (void)use_blas;
+#endif
+    for (size_t j = 0; j < n_jobs; j++) {
+        const matrix *m = jobs[j].w;
+        work.chunk_groups[j] = size_max(1, CHUNK_BYTES / m->group_bytes);
+#ifdef PN_USE_BLAS
+        if (blas) work.chunk_groups[j] = BLAS_PANEL_GROUPS;
+#endif
+        const size_t n_chunks = (m->n_groups + work.chunk_groups[j] - 1) / work.chunk_groups[j];
+        work.first_chunk[j + 1] = work.first_chunk[j] + n_chunks;
+    }
+    (void)blas;
+    threads_run(pool, run, &work, work.first_chunk[n_jobs]);
+}

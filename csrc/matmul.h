@@ -1,0 +1,55 @@
+/* matmul.h - packed weights times activations: packing, quantizing activations, sharing out over threads.   (rank 5)
+ *
+ * A dot product is never divided: threads share rows. So thread counts and batch splits change no bit. */
+#ifndef PN_MATMUL_H
+#define PN_MATMUL_H
+
+#include "dtype.h"
+#include "kernels/kernels.h"
+#include "threads.h"
+
+/* A matrix in the layout of kernels.h. Zeroed: empty. */
+typedef struct matrix {
+    pack_kind kind;
+    size_t rows, cols; /* out, in                                   */
+    size_t n_groups;
+    size_t group_bytes;
+    uint8_t *data; /* [n_groups, group_bytes], owned            */
+} matrix;
+
+/* Can matmul run this element type? */
+bool matrix_supports(int dtype);
+/* Pack rows x cols elements of `dtype` at `src` (rows of whole blocks, unpadded). On failure *out is empty. */
+int matrix_pack(int dtype, size_t rows, size_t cols, const uint8_t *src, threads *pool, matrix *out);
+size_t matrix_bytes(const matrix *m);
+/* Row `row` as floats, exactly as dtype's dequantize gives it: out[cols]. */
+void matrix_read_row(const matrix *m, size_t row, float *out);
+void matrix_free(matrix *m);
+
+/* Room for the activations of up to T tokens of K values. */
+typedef struct act_buffer {
+    void *memory;
+    size_t tokens, k; /* capacity: tokens * k */
+    activations a;    /* views into memory; a.x is the caller's */
+} act_buffer;
+
+int act_reserve(act_buffer *buffer, size_t n_tokens, size_t k);
+void act_free(act_buffer *buffer);
+/* Point the buffer at x[n_tokens, ld_x] with K = k values per token and, where k is a multiple of BLOCK_K, quantize
+ * them. Reserved beforehand; x stays the caller's and must live as long as the products. */
+void act_load(act_buffer *buffer, const float *x, size_t ld_x, size_t n_tokens, size_t k, const kernel_set *kernels,
+              threads *pool);
+
+/* One product: out[t][row] for all tokens; ld_out >= rows rounded up to GROUP_ROWS, the surplus is written (zeros). */
+typedef struct matmul_job {
+    const matrix *w;
+    float *out;
+    size_t ld_out;
+} matmul_job;
+
+/* Up to 4 products that share their activations, as one job for the pool. use_blas: through BLAS where the build has
+ * it and the batch is large enough to gain. */
+void matmul_run(const matmul_job *jobs, size_t n_jobs, const act_buffer *buffer, size_t n_tokens,
+                const kernel_set *kernels, threads *pool, bool use_blas);
+
+#endif

@@ -1,0 +1,45 @@
+/* model.h - a file's weights, bound to the slots of its architecture and packed.                        (rank 8)
+ *
+ * Immutable after loading, but for the reference count and the list of scratch memory, which have their own locks. */
+#ifndef PN_MODEL_H
+#define PN_MODEL_H
+
+#include "arch.h"
+#include "matmul.h"
+#include "scratch.h"
+#include "threads.h"
+
+#include <stdatomic.h>
+
+typedef struct layer_weights {
+    float *attn_norm, *ffn_norm;  /* [D] */
+    matrix q, k, v;               /* [H*E, D], [G*E, D], [G*E, D] */
+    matrix out;                   /* [D, H*E] */
+    matrix gate, up, down;        /* [F, D], [F, D], [D, F] */
+} layer_weights;
+
+struct pn_model {
+    atomic_int references; /* the caller's, and one for each state */
+    hparams hp;
+    kernel_set kernels;
+    threads *pool;
+    int n_threads;
+    bool use_blas;
+    pn_gguf *gguf; /* header only: the file is closed after loading */
+    pn_tokenizer *tokenizer;
+    uint64_t n_params;
+
+    matrix token_embd;     /* [V, D] */
+    matrix output;         /* [V, D]; empty if tied to token_embd */
+    float *output_norm;    /* [D] */
+    double *rope_freqs;    /* [R/2] radians per position */
+    layer_weights *layers; /* [L] */
+
+    scratch_list scratch; /* memory of evaluations, kept between them */
+};
+
+void model_retain(pn_model *model);
+/* Give up one reference; frees with the last. */
+void model_release(pn_model *model);
+
+#endif

@@ -1,0 +1,101 @@
+/* state.c - the life of a conversation's memory; the busy and cancel flags.                                (rank 9)
+ *
+ * No arithmetic: forward.c fills what lies here. */
+#include "state.h"
+
+#include "status.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+pn_state *pn_state_new(pn_model *model) {
+    if (!model) {
+        pn_fail(PN_ERR_ARGUMENT, "state: model is NULL");
+        return NULL;
+    }
+    pn_state *state = calloc(1, sizeof *state);
+    float *logits = malloc((size_t)model->hp.n_vocab * sizeof *logits);
+    if (!state || !logits) {
+        free(state);
+        free(logits);
+        pn_fail(PN_ERR_MEMORY, "state: no memory for the logits of %u tokens", model->hp.n_vocab);
+        return NULL;
+    }
+    model_retain(model);
+    state->model = model;
+    state->logits = logits;
+    atomic_flag_clear(&state->busy);
+    atomic_init(&state->cancel, false);
+    kv_init(&state->kv, model->hp.n_layer, model->hp.n_head_kv, model->hp.head_size);
+    return state;
+}
+
+void pn_state_free(pn_state *state) {
+    if (!state) return;
+    kv_clear(&state->kv);
+    free(state->tokens);
+    free(state->logits);
+    model_release(state->model);
+    free(state);
+}
+
+bool state_enter(pn_state *state) { return !atomic_flag_test_and_set_explicit(&state->busy, memory_order_acquire); }
+
+void state_leave(pn_state *state) { atomic_flag_clear_explicit(&state->busy, memory_order_release); }
+
+bool state_take_cancel(pn_state *state) {
+    return atomic_load_explicit(&state->cancel, memory_order_relaxed) && atomic_exchange(&state->cancel, false);
+}
+
+int state_reserve(pn_state *state, size_t n) {
+    if (n > state->capacity) {
+        size_t capacity = state->capacity ? state->capacity : 256;
+        while (capacity < n) capacity *= 2; /* n is at most the context length */
+        uint32_t *tokens = realloc(state->tokens, capacity * sizeof *tokens);
+        if (!tokens) return pn_fail(PN_ERR_MEMORY, "state: no memory for %zu token ids", capacity);
+        state->tokens = tokens;
+        state->capacity = capacity;
+    }
+    return kv_reserve(&state->kv, n);
+}
+
+static int fail_busy(void) { return pn_fail(PN_ERR_BUSY, "state: it is in use by another call"); }
+
+int pn_state_reset(pn_state *state) {
+    if (!state_enter(state)) return fail_busy();
+    state->n_tokens = 0;
+    state->has_logits = false;
+    kv_clear(&state->kv);
+    state_leave(state);
+    return PN_OK;
+}
+
+int pn_state_rewind(pn_state *state, size_t n) {
+    if (!state_enter(state)) return fail_busy();
+    int status = PN_OK;
+    if (n > state->n_tokens)
+        status = pn_fail(PN_ERR_ARGUMENT, "state: cannot rewind to %zu tokens, it holds %zu", n, state->n_tokens);
+    else if (n < state->n_tokens) {
+        /* The cache behind n is overwritten by what comes next. */
+        state->n_tokens = n;
+        state->has_logits = false;
+    }
+    state_leave(state);
+    return status;
+}
+
+const uint32_t *pn_state_tokens(const pn_state *state, size_t *n) {
+    if (n) *n = state->n_tokens;
+    return state->tokens;
+}
+
+const float *pn_state_logits(const pn_state *state) { return state->has_logits ? state->logits : NULL; }
+
+uint64_t pn_state_bytes(const pn_state *state) {
+    return kv_bytes(&state->kv) + state->capacity * sizeof *state->tokens +
+           (uint64_t)state->model->hp.n_vocab * sizeof *state->logits;
+}
+
+void pn_state_cancel(pn_state *state) { atomic_store(&state->cancel, true); }
+
+void pn_state_clear_cancel(pn_state *state) { atomic_store(&state->cancel, false); }
