@@ -99,6 +99,9 @@ build/settings: FORCE
 	@mkdir -p build && { [ "$$(cat $@ 2>/dev/null)" = '$(CC) $(CFLAGS) $(USE_BLAS)' ] || \
 	    printf '%s\n' '$(CC) $(CFLAGS) $(USE_BLAS)' >$@; }
 
+ifeq ($(wildcard pantheon/_core*.so),)
+.venv/.package: FORCE
+endif
 .venv/.package: .venv/.run build/settings pyproject.toml setup.py build_ffi.py $(C_SOURCES) $(C_HEADERS)
 	@$(BIN)/python build_ffi.py cflags >/dev/null
 	@echo 'building pantheon ...' >&2
