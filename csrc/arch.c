@@ -9,36 +9,39 @@
 #include <string.h>
 
 static const arch_tensor LLAMA_TENSORS[] = {
-    {SLOT_TOKEN_EMBD, "token_embd.weight", "DV", true},
-    {SLOT_OUTPUT_NORM, "output_norm.weight", "D", true},
-    {SLOT_OUTPUT, "output.weight", "DV", false}, /* absent: tied to token_embd */
-    {SLOT_ROPE_FACTORS, "rope_freqs.weight", "r", false},
-    {SLOT_ATTN_NORM, "blk.%u.attn_norm.weight", "D", true},
-    {SLOT_ATTN_Q, "blk.%u.attn_q.weight", "DQ", true},
-    {SLOT_ATTN_K, "blk.%u.attn_k.weight", "DK", true},
-    {SLOT_ATTN_V, "blk.%u.attn_v.weight", "DK", true},
-    {SLOT_ATTN_OUT, "blk.%u.attn_output.weight", "QD", true},
-    {SLOT_FFN_NORM, "blk.%u.ffn_norm.weight", "D", true},
-    {SLOT_FFN_GATE, "blk.%u.ffn_gate.weight", "DF", true},
-    {SLOT_FFN_UP, "blk.%u.ffn_up.weight", "DF", true},
-    {SLOT_FFN_DOWN, "blk.%u.ffn_down.weight", "FD", true},
+    { SLOT_TOKEN_EMBD, "token_embd.weight", "DV", true },   { SLOT_OUTPUT_NORM, "output_norm.weight", "D", true },
+    { SLOT_OUTPUT, "output.weight", "DV", false }, /* absent: tied to token_embd */
+    { SLOT_ROPE_FACTORS, "rope_freqs.weight", "r", false }, { SLOT_ATTN_NORM, "blk.%u.attn_norm.weight", "D", true },
+    { SLOT_ATTN_Q, "blk.%u.attn_q.weight", "DQ", true },    { SLOT_ATTN_K, "blk.%u.attn_k.weight", "DK", true },
+    { SLOT_ATTN_V, "blk.%u.attn_v.weight", "DK", true },    { SLOT_ATTN_OUT, "blk.%u.attn_output.weight", "QD", true },
+    { SLOT_FFN_NORM, "blk.%u.ffn_norm.weight", "D", true }, { SLOT_FFN_GATE, "blk.%u.ffn_gate.weight", "DF", true },
+    { SLOT_FFN_UP, "blk.%u.ffn_up.weight", "DF", true },    { SLOT_FFN_DOWN, "blk.%u.ffn_down.weight", "FD", true },
 };
 
 static const arch_spec ARCHS[] = {
-    {"llama", ROPE_INTERLEAVED, LLAMA_TENSORS, PN_ARRAY_LEN(LLAMA_TENSORS)},
+    { "llama", ROPE_INTERLEAVED, LLAMA_TENSORS, PN_ARRAY_LEN(LLAMA_TENSORS) },
 };
 
-const char *arch_known(void) { return "llama"; }
+const char *arch_known(void) {
+    return "llama";
+}
 
 uint64_t arch_dim(const hparams *hp, char letter) {
     switch (letter) {
-    case 'D': return hp->n_embd;
-    case 'V': return hp->n_vocab;
-    case 'F': return hp->n_ff;
-    case 'Q': return (uint64_t)hp->n_head * hp->head_size;
-    case 'K': return (uint64_t)hp->n_head_kv * hp->head_size;
-    case 'r': return hp->n_rot / 2;
-    default: return 0;
+    case 'D':
+        return hp->n_embd;
+    case 'V':
+        return hp->n_vocab;
+    case 'F':
+        return hp->n_ff;
+    case 'Q':
+        return (uint64_t)hp->n_head * hp->head_size;
+    case 'K':
+        return (uint64_t)hp->n_head_kv * hp->head_size;
+    case 'r':
+        return hp->n_rot / 2;
+    default:
+        return 0;
     }
 }
 
@@ -68,8 +71,8 @@ static int read_count(const pn_gguf *gguf, const arch_spec *spec, const char *su
     return PN_OK;
 }
 
-static int read_float(const pn_gguf *gguf, const arch_spec *spec, const char *suffix, float lo, float hi,
-                      float missing, float *out) {
+static int read_float(const pn_gguf *gguf, const arch_spec *spec, const char *suffix, float lo, float hi, float missing,
+                      float *out) {
     const key_name key = key_of(spec, suffix);
     bool present = true;
     PN_TRY(gguf_get_f32(gguf, key.text, out, &present));
@@ -89,8 +92,8 @@ static int find_spec(const pn_gguf *gguf, const arch_spec **out) {
             *out = &ARCHS[i];
             return PN_OK;
         }
-    return pn_fail(PN_ERR_UNSUPPORTED, "architecture \"%.*s\" is not supported; known: %s", (int)size_min(len, 64), name,
-                   arch_known());
+    return pn_fail(PN_ERR_UNSUPPORTED, "architecture \"%.*s\" is not supported; known: %s", (int)size_min(len, 64),
+                   name, arch_known());
 }
 
 /* Features of the format that change the result and are not built: refused, never ignored. */
@@ -99,7 +102,8 @@ static int refuse_unbuilt(const pn_gguf *gguf, const arch_spec *spec, uint32_t n
     bool present;
     key_name key = key_of(spec, "expert_count");
     PN_TRY(gguf_get_u32(gguf, key.text, &value, &present));
-    if (present && value) return pn_fail(PN_ERR_UNSUPPORTED, "%s is %u: expert layers are not supported", key.text, value);
+    if (present && value)
+        return pn_fail(PN_ERR_UNSUPPORTED, "%s is %u: expert layers are not supported", key.text, value);
     key = key_of(spec, "attention.sliding_window");
     PN_TRY(gguf_get_u32(gguf, key.text, &value, &present));
     if (present && value && value < n_ctx)
@@ -158,8 +162,9 @@ static int read_vocab(const pn_gguf *gguf, const arch_spec *spec, hparams *hp) {
     if (index < 0) return pn_fail(PN_ERR_CORRUPT, "tensor token_embd.weight is missing");
     PN_TRY(pn_gguf_tensor(gguf, (uint64_t)index, &info));
     if (info.n_dims != 2 || info.dims[1] > 4000000)
-        return pn_fail(PN_ERR_CORRUPT, "token_embd.weight has %d dimensions and %llu rows; expected 2 and at most 4000000",
-                       info.n_dims, (unsigned long long)info.dims[1]);
+        return pn_fail(PN_ERR_CORRUPT,
+                       "token_embd.weight has %d dimensions and %llu rows; expected 2 and at most 4000000", info.n_dims,
+                       (unsigned long long)info.dims[1]);
     hp->n_vocab = (uint32_t)info.dims[1];
     uint32_t stated;
     PN_TRY(read_count(gguf, spec, "vocab_size", 1, UINT32_MAX, hp->n_vocab, &stated));
@@ -172,7 +177,7 @@ static int read_vocab(const pn_gguf *gguf, const arch_spec *spec, hparams *hp) {
 int arch_read(const pn_gguf *gguf, hparams *out) {
     const arch_spec *spec;
     PN_TRY(find_spec(gguf, &spec));
-    hparams hp = {.spec = spec};
+    hparams hp = { .spec = spec };
     PN_TRY(read_count(gguf, spec, "block_count", 1, 10000, -1, &hp.n_layer));
     PN_TRY(read_count(gguf, spec, "context_length", 1, 1u << 26, -1, &hp.n_ctx));
     PN_TRY(read_count(gguf, spec, "embedding_length", 1, 1u << 20, -1, &hp.n_embd));

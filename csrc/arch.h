@@ -33,7 +33,7 @@ typedef enum tensor_slot {
  * Q = H*E, K = G*E, and r = R/2. */
 typedef struct arch_tensor {
     tensor_slot slot;
-    const char *name;  /* "%u" stands for the layer */
+    const char *name; /* "%u" stands for the layer */
     const char *shape;
     bool required;
 } arch_tensor;

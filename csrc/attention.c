@@ -38,8 +38,10 @@ static void attend_tile(const kernel_set *kernels, const kv_cache *kv, size_t la
             kernels->softmax_block(scores + i * KV_BLOCK, in_block, &block[i].max, &block[i].sum);
         kernels->attend_values(scores, n_q, kv_values(kv, layer, head, b), in_block, e8, b ? values : acc);
         for (size_t i = 0; i < n_q; i++) {
-            if (b) combine(&total[i], acc + i * e8, block[i], values + i * e8, n);
-            else total[i] = block[i];
+            if (b)
+                combine(&total[i], acc + i * e8, block[i], values + i * e8, n);
+            else
+                total[i] = block[i];
         }
     }
     for (size_t i = 0; i < n_q; i++) {

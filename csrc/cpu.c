@@ -79,7 +79,8 @@ static double quota_of_process(void) {
         group[strcspn(group, "\n")] = 0;
         if (!strcmp(group, "/")) group = (char *)"";
         double quota = 0;
-        if (!*controllers) quota = quota_up_from("/sys/fs/cgroup", group);
+        if (!*controllers)
+            quota = quota_up_from("/sys/fs/cgroup", group);
         else if (strstr(controllers, "cpu") && !strstr(controllers, "cpuset")) {
             quota = quota_up_from("/sys/fs/cgroup/cpu", group);
             if (quota <= 0) quota = quota_up_from("/sys/fs/cgroup/cpu,cpuacct", group);
@@ -132,7 +133,9 @@ static void count_cores(int *logical, int *physical) {
 
 #else
 
-static double quota_of_process(void) { return 0; }
+static double quota_of_process(void) {
+    return 0;
+}
 
 static void count_cores(int *logical, int *physical) {
     const long n = sysconf(_SC_NPROCESSORS_ONLN);
@@ -151,9 +154,12 @@ int cpu_default_threads(char *why, size_t cap) {
     if (cap) {
         if (quota > 0 && quota < physical)
             snprintf(why, cap, "cgroup quota of %.2f cores, rounded down (%d usable CPUs)", quota, logical);
-        else snprintf(why, cap, "%d physical cores behind %d usable CPUs", physical, logical);
+        else
+            snprintf(why, cap, "%d physical cores behind %d usable CPUs", physical, logical);
     }
     return n;
 }
 
-int pn_default_threads(char *why, size_t cap) { return cpu_default_threads(why, cap); }
+int pn_default_threads(char *why, size_t cap) {
+    return cpu_default_threads(why, cap);
+}

@@ -150,8 +150,8 @@ static void block_attention(batch *b) {
     const pn_model *m = b->model;
     const layer_weights *w = &m->layers[b->layer];
     scratch *s = b->s;
-    const matmul_job qkv[] = {{&w->q, s->q, s->ld_q}, {&w->k, s->k, s->ld_k}, {&w->v, s->v, s->ld_k}};
-    const matmul_job out = {&w->out, s->h, s->ld_d};
+    const matmul_job qkv[] = { { &w->q, s->q, s->ld_q }, { &w->k, s->k, s->ld_k }, { &w->v, s->v, s->ld_k } };
+    const matmul_job out = { &w->out, s->h, s->ld_d };
     threads_run(b->pool, norm_attn_row, b, b->n);
     load_activations(b, s->h, s->ld_d, b->n, m->hp.n_embd);
     multiply(b, qkv, 3, b->n);
@@ -166,8 +166,8 @@ static void block_ffn(batch *b) {
     const pn_model *m = b->model;
     const layer_weights *w = &m->layers[b->layer];
     scratch *s = b->s;
-    const matmul_job gate_up[] = {{&w->gate, s->gate, s->ld_f}, {&w->up, s->up, s->ld_f}};
-    const matmul_job down = {&w->down, s->h, s->ld_d};
+    const matmul_job gate_up[] = { { &w->gate, s->gate, s->ld_f }, { &w->up, s->up, s->ld_f } };
+    const matmul_job down = { &w->down, s->h, s->ld_d };
     threads_run(b->pool, norm_ffn_row, b, b->n);
     load_activations(b, s->h, s->ld_d, b->n, m->hp.n_embd);
     multiply(b, gate_up, 2, b->n);
@@ -181,7 +181,7 @@ static void block_ffn(batch *b) {
 static int head_logits(batch *b) {
     const pn_model *m = b->model;
     scratch *s = b->s;
-    const matmul_job job = {m->output.data ? &m->output : &m->token_embd, s->logits, s->ld_v};
+    const matmul_job job = { m->output.data ? &m->output : &m->token_embd, s->logits, s->ld_v };
     for (size_t t = 0; t < b->n;) {
         float *targets[LOGIT_ROWS];
         size_t n = 0;
@@ -227,10 +227,10 @@ static int batch_fill(batch *b, const watch *w, cursor *at) {
         for (size_t i = 0; i < n; i++, at->token++) {
             float *logits = at->token + 1 == slice->n ? slice->state->logits : NULL;
             if (slice->all_logits) logits = slice->all_logits + at->token * n_vocab;
-            b->rows[b->n++] = (row){slice->state, slice->tokens[at->token], slice->state->n_tokens + i, logits};
+            b->rows[b->n++] = (row){ slice->state, slice->tokens[at->token], slice->state->n_tokens + i, logits };
             b->wants_logits |= logits != NULL;
         }
-        if (at->token == slice->n) *at = (cursor){at->slice + 1, 0};
+        if (at->token == slice->n) *at = (cursor){ at->slice + 1, 0 };
     }
     return PN_OK;
 }
@@ -250,8 +250,8 @@ static int check_logits(const watch *w, uint32_t n_vocab) {
             memcpy(state->logits, w->slices[i].all_logits + (w->slices[i].n - 1) * n_vocab, n_vocab * sizeof(float));
         for (uint32_t v = 0; v < n_vocab; v++)
             if (!isfinite(state->logits[v]))
-                return pn_fail(PN_ERR_NUMERIC, "eval: the logit of token %u is not finite: the weights overflow or hold NaN",
-                               v);
+                return pn_fail(PN_ERR_NUMERIC,
+                               "eval: the logit of token %u is not finite: the weights overflow or hold NaN", v);
         state->has_logits = true;
     }
     return PN_OK;
@@ -259,15 +259,17 @@ static int check_logits(const watch *w, uint32_t n_vocab) {
 
 static int eval_all(pn_model *model, watch *w) {
     const hparams *hp = &model->hp;
-    const scratch_shape shape = {hp->n_embd, (size_t)hp->n_head * hp->head_size, (size_t)hp->n_head_kv * hp->head_size,
-                                 hp->n_ff, hp->n_rot, hp->n_vocab};
+    const scratch_shape shape = {
+        hp->n_embd, (size_t)hp->n_head * hp->head_size, (size_t)hp->n_head_kv * hp->head_size, hp->n_ff, hp->n_rot,
+        hp->n_vocab
+    };
     size_t n_logits = w->n_slices;
     for (size_t i = 0; i < w->n_slices; i++) n_logits += w->slices[i].all_logits ? w->slices[i].n : 0;
-    batch b = {.model = model};
+    batch b = { .model = model };
     PN_TRY(scratch_take(&model->scratch, &shape, size_min(w->total, BATCH_MAX), size_min(n_logits, LOGIT_ROWS), &b.s));
     const fp_env saved = fp_enter();
     b.pool = threads_enter(model->pool) ? model->pool : NULL;
-    cursor at = {0, 0};
+    cursor at = { 0, 0 };
     int status = PN_OK;
     while (status == PN_OK && w->done < w->total) {
         if ((status = batch_fill(&b, w, &at)) != PN_OK || (status = batch_run(&b, w)) != PN_OK) break;
@@ -284,8 +286,8 @@ static int check_slice(const pn_model *model, const pn_slice *slice, size_t inde
     const pn_state *state = slice->state;
     if (!slice->tokens || !slice->n) return pn_fail(PN_ERR_ARGUMENT, "eval: slice %zu has no tokens", index);
     if (slice->n > model->hp.n_ctx || state->n_tokens > model->hp.n_ctx - slice->n)
-        return pn_fail(PN_ERR_CONTEXT, "eval: %zu tokens held and %zu new ones exceed the context of %u", state->n_tokens,
-                       slice->n, model->hp.n_ctx);
+        return pn_fail(PN_ERR_CONTEXT, "eval: %zu tokens held and %zu new ones exceed the context of %u",
+                       state->n_tokens, slice->n, model->hp.n_ctx);
     for (size_t i = 0; i < slice->n; i++)
         if (slice->tokens[i] >= model->hp.n_vocab)
             return pn_fail(PN_ERR_ARGUMENT, "eval: token %zu is %u; the vocabulary has %u", i, slice->tokens[i],
@@ -295,7 +297,7 @@ static int check_slice(const pn_model *model, const pn_slice *slice, size_t inde
 
 int pn_eval(pn_model *model, const pn_slice *slices, size_t n_slices, pn_progress_callback progress, void *user_data) {
     if (!model || !slices || !n_slices) return pn_fail(PN_ERR_ARGUMENT, "eval: no model or no slices");
-    watch w = {.slices = slices, .n_slices = n_slices, .progress = progress, .user_data = user_data};
+    watch w = { .slices = slices, .n_slices = n_slices, .progress = progress, .user_data = user_data };
     clock_gettime(CLOCK_MONOTONIC, &w.last);
     int status = PN_OK;
     size_t entered = 0;

@@ -10,7 +10,8 @@
 #include <string.h>
 
 void kv_init(kv_cache *kv, size_t n_layer, size_t n_head_kv, size_t head_size) {
-    *kv = (kv_cache){.n_layer = n_layer, .n_head_kv = n_head_kv, .head_size = head_size, .e8 = (head_size + 7) / 8 * 8};
+    *kv =
+        (kv_cache){ .n_layer = n_layer, .n_head_kv = n_head_kv, .head_size = head_size, .e8 = (head_size + 7) / 8 * 8 };
 }
 
 static size_t block_bytes(const kv_cache *kv) {
@@ -41,7 +42,9 @@ void kv_clear(kv_cache *kv) {
     kv->n_blocks = 0;
 }
 
-size_t kv_bytes(const kv_cache *kv) { return kv->n_blocks * (block_bytes(kv) + sizeof *kv->blocks); }
+size_t kv_bytes(const kv_cache *kv) {
+    return kv->n_blocks * (block_bytes(kv) + sizeof *kv->blocks);
+}
 
 void kv_store(const kv_cache *kv, size_t layer, size_t position, const float *k, const float *v) {
     const size_t block = position / KV_BLOCK, slot = position % KV_BLOCK;

@@ -10,7 +10,7 @@
 
 typedef struct kv_cache {
     size_t n_layer, n_head_kv, head_size;
-    size_t e8; /* head_size rounded up to 8, the padding is zeros */
+    size_t e8;         /* head_size rounded up to 8, the padding is zeros */
     uint16_t **blocks; /* [n_blocks] each [L, G, 2, KV_BLOCK * e8]    */
     size_t n_blocks;
 } kv_cache;

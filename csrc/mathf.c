@@ -15,8 +15,14 @@ static double f64_from_bits(uint64_t u) {
 
 double log_f64(double x) {
     int exponent = 0;
-    while (x < 0.70710678118654752440) { x *= 2; exponent--; }
-    while (x > 1.41421356237309504880) { x *= 0.5; exponent++; }
+    while (x < 0.70710678118654752440) {
+        x *= 2;
+        exponent--;
+    }
+    while (x > 1.41421356237309504880) {
+        x *= 0.5;
+        exponent++;
+    }
     /* ln x = 2 atanh(s), s = (x - 1) / (x + 1), |s| < 0.172: s^25 / 25 is below 2^-60 */
     const double s = (x - 1) / (x + 1), s2 = s * s;
     double sum = 0;
@@ -35,7 +41,8 @@ double exp_f64(double x) {
 void sincos_f64(double x, double *sine, double *cosine) {
     /* pi/2 in three parts; the first two have trailing zeros, so that k * part is exact (msun, e_rem_pio2.c) */
     const double k = (x * 0.63661977236758134308 + 6755399441055744.0) - 6755399441055744.0;
-    const double r = ((x - k * 1.57079632673412561417e+00) - k * 6.07710050630396597660e-11) - k * 2.02226624879595063154e-21;
+    const double r =
+        ((x - k * 1.57079632673412561417e+00) - k * 6.07710050630396597660e-11) - k * 2.02226624879595063154e-21;
     const double r2 = r * r;
     double s = 1, c = 1;
     for (int i = 20; i >= 2; i -= 2) {

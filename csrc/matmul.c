@@ -24,8 +24,8 @@ typedef struct pack_format {
 } pack_format;
 
 static const pack_format PACK_FORMATS[] = {
-    {DTYPE_F32, PACK_F32},  {DTYPE_F16, PACK_F16}, {DTYPE_BF16, PACK_BF16},
-    {DTYPE_Q8_0, PACK_Q8},  {DTYPE_Q4_0, PACK_Q4}, {DTYPE_Q4_1, PACK_Q4M},
+    { DTYPE_F32, PACK_F32 }, { DTYPE_F16, PACK_F16 }, { DTYPE_BF16, PACK_BF16 },
+    { DTYPE_Q8_0, PACK_Q8 }, { DTYPE_Q4_0, PACK_Q4 }, { DTYPE_Q4_1, PACK_Q4M },
 };
 
 static const pack_format *pack_format_find(int dtype) {
@@ -34,15 +34,19 @@ static const pack_format *pack_format_find(int dtype) {
     return NULL;
 }
 
-bool matrix_supports(int dtype) { return pack_format_find(dtype) != NULL; }
+bool matrix_supports(int dtype) {
+    return pack_format_find(dtype) != NULL;
+}
 
 /* ---- packing ---------------------------------------------------------------------------------------------- */
 
 /* A block of 32 weights in the file: scales first (2 bytes, Q4_1 4), then quants. */
 static void pack_block_scales(uint8_t *dst, const uint8_t *const rows[GROUP_ROWS], size_t src_at) {
     for (int r = 0; r < GROUP_ROWS; r++) {
-        if (rows[r]) memcpy(dst + 2 * r, rows[r] + src_at, 2);
-        else memset(dst + 2 * r, 0, 2);
+        if (rows[r])
+            memcpy(dst + 2 * r, rows[r] + src_at, 2);
+        else
+            memset(dst + 2 * r, 0, 2);
     }
 }
 
@@ -51,25 +55,33 @@ static void pack_block_quads(uint8_t *dst, const uint8_t *const rows[GROUP_ROWS]
     for (int r = 0; r < GROUP_ROWS; r++)
         for (int v = 0; v < n_quads; v++) {
             uint8_t *quad = dst + (v * GROUP_ROWS + r) * 4;
-            if (rows[r]) memcpy(quad, rows[r] + src_at + (size_t)v * 4, 4);
-            else memset(quad, 0, 4);
+            if (rows[r])
+                memcpy(quad, rows[r] + src_at + (size_t)v * 4, 4);
+            else
+                memset(quad, 0, 4);
         }
 }
 
 static void pack_group_float(uint8_t *dst, const uint8_t *const rows[GROUP_ROWS], size_t k, size_t size) {
     for (size_t i = 0; i < k; i++)
         for (size_t r = 0; r < GROUP_ROWS; r++, dst += size) {
-            if (rows[r]) memcpy(dst, rows[r] + i * size, size);
-            else memset(dst, 0, size);
+            if (rows[r])
+                memcpy(dst, rows[r] + i * size, size);
+            else
+                memset(dst, 0, size);
         }
 }
 
 static void pack_group(pack_kind kind, uint8_t *dst, const uint8_t *const rows[GROUP_ROWS], size_t k) {
     const size_t n_blocks = k / BLOCK_K;
     switch (kind) {
-    case PACK_F32: pack_group_float(dst, rows, k, 4); break;
+    case PACK_F32:
+        pack_group_float(dst, rows, k, 4);
+        break;
     case PACK_F16:
-    case PACK_BF16: pack_group_float(dst, rows, k, 2); break;
+    case PACK_BF16:
+        pack_group_float(dst, rows, k, 2);
+        break;
     case PACK_Q8:
     case PACK_Q8_WIDE:
         for (size_t b = 0; b < n_blocks; b++, dst += Q8_BLOCK_BYTES) {
@@ -91,7 +103,8 @@ static void pack_group(pack_kind kind, uint8_t *dst, const uint8_t *const rows[G
             pack_block_quads(dst + 32, rows, b * 20 + 4, 4);
         }
         break;
-    case PACK_KINDS: break;
+    case PACK_KINDS:
+        break;
     }
 }
 
@@ -144,13 +157,15 @@ int matrix_pack(int dtype, size_t rows, size_t cols, const uint8_t *src, threads
     const pack_format *format = pack_format_find(dtype);
     const dtype_info *type = dtype_find(dtype);
     if (!format || !type) return pn_fail(PN_ERR_UNSUPPORTED, "matrix: element type %d cannot be multiplied", dtype);
-    matrix m = {.kind = format->kind, .rows = rows, .cols = cols, .n_groups = rows / GROUP_ROWS + (rows % GROUP_ROWS != 0)};
+    matrix m = {
+        .kind = format->kind, .rows = rows, .cols = cols, .n_groups = rows / GROUP_ROWS + (rows % GROUP_ROWS != 0)
+    };
     size_t bytes;
     if (!pack_group_bytes(m.kind, cols, &m.group_bytes) || !size_mul(m.group_bytes, m.n_groups, &bytes))
         return pn_fail(PN_ERR_CORRUPT, "matrix: %zu x %zu elements do not fit the address space", rows, cols);
     m.data = weights_alloc(bytes);
     if (!m.data) return pn_fail(PN_ERR_MEMORY, "matrix: no memory for %zu bytes of weights", bytes);
-    pack_work work = {.src = src, .row_bytes = cols / type->block_len * type->block_bytes, .m = &m};
+    pack_work work = { .src = src, .row_bytes = cols / type->block_len * type->block_bytes, .m = &m };
     atomic_init(&work.has_min, false);
     threads_run(pool, pack_chunk, &work, (m.n_groups + PACK_GROUPS - 1) / PACK_GROUPS);
     if (atomic_load(&work.has_min)) m.kind = PACK_Q8_WIDE;
@@ -158,7 +173,9 @@ int matrix_pack(int dtype, size_t rows, size_t cols, const uint8_t *src, threads
     return PN_OK;
 }
 
-size_t matrix_bytes(const matrix *m) { return m->data ? m->n_groups * m->group_bytes : 0; }
+size_t matrix_bytes(const matrix *m) {
+    return m->data ? m->n_groups * m->group_bytes : 0;
+}
 
 void matrix_free(matrix *m) {
     free(m->data);
@@ -179,8 +196,12 @@ static float group_weight(const matrix *m, const uint8_t *group, size_t r, size_
         memcpy(&f, group + (k * GROUP_ROWS + r) * 4, 4);
         return f;
     }
-    case PACK_F16: memcpy(&d, group + (k * GROUP_ROWS + r) * 2, 2); return half_to_float(d);
-    case PACK_BF16: memcpy(&d, group + (k * GROUP_ROWS + r) * 2, 2); return bf16_to_float(d);
+    case PACK_F16:
+        memcpy(&d, group + (k * GROUP_ROWS + r) * 2, 2);
+        return half_to_float(d);
+    case PACK_BF16:
+        memcpy(&d, group + (k * GROUP_ROWS + r) * 2, 2);
+        return bf16_to_float(d);
     case PACK_Q8:
     case PACK_Q8_WIDE:
         block = group + b * Q8_BLOCK_BYTES;
@@ -193,7 +214,8 @@ static float group_weight(const matrix *m, const uint8_t *group, size_t r, size_
         if (m->kind == PACK_Q4M) memcpy(&offset, block + 16 + 2 * r, 2);
         q = block[(m->kind == PACK_Q4 ? 16 : 32) + ((i / 4 % 4) * GROUP_ROWS + r) * 4 + i % 4] >> (i < 16 ? 0 : 4) & 15;
         return half_to_float(d) * (float)(m->kind == PACK_Q4 ? q - 8 : q) + half_to_float(offset);
-    case PACK_KINDS: break;
+    case PACK_KINDS:
+        break;
     }
     return 0;
 }
@@ -253,7 +275,7 @@ void act_load(act_buffer *buffer, const float *x, size_t ld_x, size_t n_tokens, 
     a->q = (int8_t *)(floats + 3 * n_blocks);
     a->abs = (uint8_t *)(floats + 3 * n_blocks) + n;
     if (k % BLOCK_K) return; /* only float matrices have such widths */
-    quantize_work work = {buffer, kernels};
+    quantize_work work = { buffer, kernels };
     threads_run(pool, quantize_token, &work, n_tokens);
 }
 
@@ -311,7 +333,7 @@ static void blas_chunk(void *context, size_t chunk) {
 
 void matmul_run(const matmul_job *jobs, size_t n_jobs, const act_buffer *buffer, size_t n_tokens,
                 const kernel_set *kernels, threads *pool, bool use_blas) {
-    product_work work = {.jobs = jobs, .n_jobs = n_jobs, .buffer = buffer, .n_tokens = n_tokens, .kernels = kernels};
+    product_work work = { .jobs = jobs, .n_jobs = n_jobs, .buffer = buffer, .n_tokens = n_tokens, .kernels = kernels };
     threads_fn run = product_chunk;
     bool blas = false;
 #ifdef PN_USE_BLAS

@@ -106,7 +106,7 @@ typedef struct loader {
     pn_model *model;
     const binding *bound;
     const pn_load_params *params;
-    threads *pool; /* entered, or NULL */
+    threads *pool;        /* entered, or NULL */
     uint64_t done, total; /* bytes of the file */
 } loader;
 
@@ -204,8 +204,8 @@ static int check_vocab(const pn_model *model) {
 }
 
 static int model_bind_and_load(pn_model *model, const pn_load_params *params) {
-    binding bound = {.gguf = model->gguf, .hp = &model->hp};
-    loader l = {.model = model, .bound = &bound, .params = params};
+    binding bound = { .gguf = model->gguf, .hp = &model->hp };
+    loader l = { .model = model, .bound = &bound, .params = params };
     int status = bind_all(&bound);
     if (status == PN_OK) {
         model->tokenizer = pn_tokenizer_new(model->gguf);
@@ -238,7 +238,9 @@ static int model_open(pn_model *model, const char *path, const pn_load_params *p
     return gguf_detach(model->gguf);
 }
 
-pn_load_params pn_load_defaults(void) { return (pn_load_params){.use_mmap = true, .use_blas = true}; }
+pn_load_params pn_load_defaults(void) {
+    return (pn_load_params){ .use_mmap = true, .use_blas = true };
+}
 
 pn_model *pn_load_with(const char *path, const pn_load_params *params) {
     const pn_load_params defaults = pn_load_defaults();
@@ -256,12 +258,14 @@ pn_model *pn_load_with(const char *path, const pn_load_params *params) {
     return model;
 }
 
-pn_model *pn_load(const char *path) { return pn_load_with(path, NULL); }
+pn_model *pn_load(const char *path) {
+    return pn_load_with(path, NULL);
+}
 
 static void layer_free(layer_weights *w) {
     free(w->attn_norm);
     free(w->ffn_norm);
-    matrix *const matrices[] = {&w->q, &w->k, &w->v, &w->out, &w->gate, &w->up, &w->down};
+    matrix *const matrices[] = { &w->q, &w->k, &w->v, &w->out, &w->gate, &w->up, &w->down };
     for (size_t i = 0; i < PN_ARRAY_LEN(matrices); i++) matrix_free(matrices[i]);
 }
 
@@ -279,7 +283,9 @@ static void model_destroy(pn_model *model) {
     free(model);
 }
 
-void model_retain(pn_model *model) { atomic_fetch_add_explicit(&model->references, 1, memory_order_relaxed); }
+void model_retain(pn_model *model) {
+    atomic_fetch_add_explicit(&model->references, 1, memory_order_relaxed);
+}
 
 void model_release(pn_model *model) {
     if (atomic_fetch_sub_explicit(&model->references, 1, memory_order_acq_rel) == 1) model_destroy(model);
@@ -320,10 +326,16 @@ void pn_model_describe(const pn_model *model, pn_model_info *out) {
     snprintf(out->isa, sizeof out->isa, "%s", model->kernels.isa);
 }
 
-const pn_tokenizer *pn_model_tokenizer(const pn_model *model) { return model->tokenizer; }
-const pn_gguf *pn_model_gguf(const pn_model *model) { return model->gguf; }
+const pn_tokenizer *pn_model_tokenizer(const pn_model *model) {
+    return model->tokenizer;
+}
+const pn_gguf *pn_model_gguf(const pn_model *model) {
+    return model->gguf;
+}
 
-const char *pn_version(void) { return "0.1.0"; }
+const char *pn_version(void) {
+    return "0.1.0";
+}
 
 bool pn_has_blas(void) {
 #ifdef PN_USE_BLAS

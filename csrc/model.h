@@ -12,10 +12,10 @@
 #include <stdatomic.h>
 
 typedef struct layer_weights {
-    float *attn_norm, *ffn_norm;  /* [D] */
-    matrix q, k, v;               /* [H*E, D], [G*E, D], [G*E, D] */
-    matrix out;                   /* [D, H*E] */
-    matrix gate, up, down;        /* [F, D], [F, D], [D, F] */
+    float *attn_norm, *ffn_norm; /* [D] */
+    matrix q, k, v;              /* [H*E, D], [G*E, D], [G*E, D] */
+    matrix out;                  /* [D, H*E] */
+    matrix gate, up, down;       /* [F, D], [F, D], [D, F] */
 } layer_weights;
 
 struct pn_model {

@@ -35,19 +35,19 @@ extern "C" {
 /* Why a call failed. The numbers are stable. */
 typedef enum pn_status {
     PN_OK = 0,
-    PN_ERR_ARGUMENT = 1,     /* a value from the caller is out of range (a token id, a length, a parameter)       */
-    PN_ERR_IO = 2,           /* the operating system refused: open, read, write, map                              */
-    PN_ERR_NOT_GGUF = 3,     /* the file is something else (the message says what it looks like)                  */
-    PN_ERR_TRUNCATED = 4,    /* the file ends before what it announces                                            */
-    PN_ERR_CORRUPT = 5,      /* the container contradicts itself: offsets, counts, types, names                   */
-    PN_ERR_METADATA = 6,     /* a metadata key is missing, of the wrong type, or makes no sense                   */
-    PN_ERR_UNSUPPORTED = 7,  /* valid, but not something this build can run (architecture, element type, ...)     */
-    PN_ERR_MEMORY = 8,       /* out of memory; the message says how much was wanted                               */
-    PN_ERR_BUSY = 9,         /* the state or sampler is in use by another call                                    */
-    PN_ERR_CANCELLED = 10,   /* pn_state_cancel() or a callback stopped the call                                  */
-    PN_ERR_CONTEXT = 11,     /* more tokens than the model's context length                                       */
-    PN_ERR_ISA = 12,         /* the instruction set asked for is unknown or cannot run on this machine            */
-    PN_ERR_NUMERIC = 13,     /* the logits are not finite: the weights hold NaN or overflow                       */
+    PN_ERR_ARGUMENT = 1,    /* a value from the caller is out of range (a token id, a length, a parameter)       */
+    PN_ERR_IO = 2,          /* the operating system refused: open, read, write, map                              */
+    PN_ERR_NOT_GGUF = 3,    /* the file is something else (the message says what it looks like)                  */
+    PN_ERR_TRUNCATED = 4,   /* the file ends before what it announces                                            */
+    PN_ERR_CORRUPT = 5,     /* the container contradicts itself: offsets, counts, types, names                   */
+    PN_ERR_METADATA = 6,    /* a metadata key is missing, of the wrong type, or makes no sense                   */
+    PN_ERR_UNSUPPORTED = 7, /* valid, but not something this build can run (architecture, element type, ...)     */
+    PN_ERR_MEMORY = 8,      /* out of memory; the message says how much was wanted                               */
+    PN_ERR_BUSY = 9,        /* the state or sampler is in use by another call                                    */
+    PN_ERR_CANCELLED = 10,  /* pn_state_cancel() or a callback stopped the call                                  */
+    PN_ERR_CONTEXT = 11,    /* more tokens than the model's context length                                       */
+    PN_ERR_ISA = 12,        /* the instruction set asked for is unknown or cannot run on this machine            */
+    PN_ERR_NUMERIC = 13,    /* the logits are not finite: the weights hold NaN or overflow                       */
 } pn_status;
 
 /* The status and message of this thread's last failed call. The message is borrowed until the thread's next call. */
@@ -72,9 +72,19 @@ typedef struct pn_gguf pn_gguf;
 
 /* Value types as numbered in the GGUF document. */
 typedef enum pn_value_type {
-    PN_VALUE_U8 = 0, PN_VALUE_I8 = 1, PN_VALUE_U16 = 2, PN_VALUE_I16 = 3, PN_VALUE_U32 = 4, PN_VALUE_I32 = 5,
-    PN_VALUE_F32 = 6, PN_VALUE_BOOL = 7, PN_VALUE_STRING = 8, PN_VALUE_ARRAY = 9, PN_VALUE_U64 = 10,
-    PN_VALUE_I64 = 11, PN_VALUE_F64 = 12,
+    PN_VALUE_U8 = 0,
+    PN_VALUE_I8 = 1,
+    PN_VALUE_U16 = 2,
+    PN_VALUE_I16 = 3,
+    PN_VALUE_U32 = 4,
+    PN_VALUE_I32 = 5,
+    PN_VALUE_F32 = 6,
+    PN_VALUE_BOOL = 7,
+    PN_VALUE_STRING = 8,
+    PN_VALUE_ARRAY = 9,
+    PN_VALUE_U64 = 10,
+    PN_VALUE_I64 = 11,
+    PN_VALUE_F64 = 12,
 } pn_value_type;
 
 /* One metadata entry. All pointers are borrowed from the pn_gguf. Integers, booleans and floats are in the field of
@@ -146,8 +156,7 @@ enum {
 
 /* Text bytes [0, len) to ids. Returns the number of ids that the text has and writes the first `cap` of them; call
  * with cap 0 to count. `ids` may be NULL if cap is 0. Never more than len + 1 ids. Returns -status on failure. */
-int64_t pn_tokenize(const pn_tokenizer *tokenizer, const char *text, size_t len, int flags, uint32_t *ids,
-                    size_t cap);
+int64_t pn_tokenize(const pn_tokenizer *tokenizer, const char *text, size_t len, int flags, uint32_t *ids, size_t cap);
 /* The bytes of a token: for ordinary tokens the bytes that it stands for, for control tokens their spelling.
  * Borrowed from the tokenizer. NULL (PN_ERR_ARGUMENT) if id >= n_vocab. *len may be 0. */
 const char *pn_token_piece(const pn_tokenizer *tokenizer, uint32_t id, size_t *len);
@@ -169,10 +178,10 @@ int pn_tokenizer_stop_ids(const pn_tokenizer *tokenizer, uint32_t *ids, int cap)
 typedef struct pn_model pn_model;
 
 typedef struct pn_load_params {
-    int n_threads;   /* 0: pn_default_threads(); else 1..256                                           */
-    const char *isa; /* NULL: the best usable; else "portable", "avx2", ...: exactly that, or an error */
-    bool use_mmap;   /* true: read through a mapping; false: read() into memory first                  */
-    bool use_blas;   /* true: prompts go through BLAS where the build has it; equal bits are given up  */
+    int n_threads;                 /* 0: pn_default_threads(); else 1..256                                           */
+    const char *isa;               /* NULL: the best usable; else "portable", "avx2", ...: exactly that, or an error */
+    bool use_mmap;                 /* true: read through a mapping; false: read() into memory first                  */
+    bool use_blas;                 /* true: prompts go through BLAS where the build has it; equal bits are given up  */
     pn_progress_callback progress; /* may be NULL; called from the loading thread; non-zero cancels    */
     void *progress_data;
 } pn_load_params;
@@ -182,9 +191,9 @@ typedef struct pn_model_info {
     char isa[16];
     uint32_t n_vocab, n_context, n_embed, n_layer, n_head, n_head_kv, head_size, n_ff;
     int n_threads;
-    bool blas;               /* prompts go through BLAS: results may differ in the last bits between calls */
-    uint64_t n_params;       /* elements of all tensors                                                    */
-    uint64_t weight_bytes;   /* resident bytes of the weights as this process holds them                   */
+    bool blas;             /* prompts go through BLAS: results may differ in the last bits between calls */
+    uint64_t n_params;     /* elements of all tensors                                                    */
+    uint64_t weight_bytes; /* resident bytes of the weights as this process holds them                   */
     uint64_t kv_bytes_per_token;
 } pn_model_info;
 

@@ -30,9 +30,13 @@ void scratch_list_free(scratch_list *list) {
     pthread_mutex_destroy(&list->mutex);
 }
 
-static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+static size_t round_up(size_t n, size_t to) {
+    return (n + to - 1) / to * to;
+}
 
-static float *floats_alloc(size_t n) { return aligned_alloc(64, round_up(n * sizeof(float), 64)); }
+static float *floats_alloc(size_t n) {
+    return aligned_alloc(64, round_up(n * sizeof(float), 64));
+}
 
 static int reserve_tokens(scratch *s, const scratch_shape *shape, size_t n_tokens) {
     s->ld_d = round_up(shape->d, GROUP_ROWS);
@@ -40,9 +44,13 @@ static int reserve_tokens(scratch *s, const scratch_shape *shape, size_t n_token
     s->ld_k = round_up(shape->k, GROUP_ROWS);
     s->ld_f = round_up(shape->f, GROUP_ROWS);
     if (n_tokens <= s->n_tokens) return PN_OK;
-    struct { float **row; size_t width; } rows[] = {
-        {&s->x, s->ld_d}, {&s->h, s->ld_d}, {&s->q, s->ld_q}, {&s->o, s->ld_q}, {&s->k, s->ld_k}, {&s->v, s->ld_k},
-        {&s->gate, s->ld_f}, {&s->up, s->ld_f}, {&s->cosine, shape->r / 2}, {&s->sine, shape->r / 2},
+    struct {
+        float **row;
+        size_t width;
+    } rows[] = {
+        { &s->x, s->ld_d },           { &s->h, s->ld_d },         { &s->q, s->ld_q },    { &s->o, s->ld_q },
+        { &s->k, s->ld_k },           { &s->v, s->ld_k },         { &s->gate, s->ld_f }, { &s->up, s->ld_f },
+        { &s->cosine, shape->r / 2 }, { &s->sine, shape->r / 2 },
     };
     size_t total = 0;
     for (size_t i = 0; i < PN_ARRAY_LEN(rows); i++) total += round_up(rows[i].width * n_tokens, 16);

@@ -19,15 +19,15 @@ enum { BATCH_MAX = 512, LOGIT_ROWS = 32 };
 
 typedef struct scratch {
     struct scratch *next;
-    size_t n_tokens;           /* capacity */
-    size_t n_logits;           /* capacity in rows */
+    size_t n_tokens; /* capacity */
+    size_t n_logits; /* capacity in rows */
     size_t ld_d, ld_q, ld_k, ld_f, ld_v;
-    float *x, *h;              /* [T, ld_d] residual stream; normed input, then a block's output */
-    float *q, *o;              /* [T, ld_q], [T, Q] queries; attention's result */
-    float *k, *v;              /* [T, ld_k] */
-    float *gate, *up;          /* [T, ld_f] */
-    float *cosine, *sine;      /* [T, R/2]  rotary angles of each token */
-    float *logits;             /* [n_logits, ld_v] */
+    float *x, *h;         /* [T, ld_d] residual stream; normed input, then a block's output */
+    float *q, *o;         /* [T, ld_q], [T, Q] queries; attention's result */
+    float *k, *v;         /* [T, ld_k] */
+    float *gate, *up;     /* [T, ld_f] */
+    float *cosine, *sine; /* [T, R/2]  rotary angles of each token */
+    float *logits;        /* [n_logits, ld_v] */
     act_buffer activations;
     void *memory, *logit_memory;
 } scratch;

@@ -39,9 +39,13 @@ void pn_state_free(pn_state *state) {
     free(state);
 }
 
-bool state_enter(pn_state *state) { return !atomic_flag_test_and_set_explicit(&state->busy, memory_order_acquire); }
+bool state_enter(pn_state *state) {
+    return !atomic_flag_test_and_set_explicit(&state->busy, memory_order_acquire);
+}
 
-void state_leave(pn_state *state) { atomic_flag_clear_explicit(&state->busy, memory_order_release); }
+void state_leave(pn_state *state) {
+    atomic_flag_clear_explicit(&state->busy, memory_order_release);
+}
 
 bool state_take_cancel(pn_state *state) {
     return atomic_load_explicit(&state->cancel, memory_order_relaxed) && atomic_exchange(&state->cancel, false);
@@ -59,7 +63,9 @@ int state_reserve(pn_state *state, size_t n) {
     return kv_reserve(&state->kv, n);
 }
 
-static int fail_busy(void) { return pn_fail(PN_ERR_BUSY, "state: it is in use by another call"); }
+static int fail_busy(void) {
+    return pn_fail(PN_ERR_BUSY, "state: it is in use by another call");
+}
 
 int pn_state_reset(pn_state *state) {
     if (!state_enter(state)) return fail_busy();
@@ -89,13 +95,19 @@ const uint32_t *pn_state_tokens(const pn_state *state, size_t *n) {
     return state->tokens;
 }
 
-const float *pn_state_logits(const pn_state *state) { return state->has_logits ? state->logits : NULL; }
+const float *pn_state_logits(const pn_state *state) {
+    return state->has_logits ? state->logits : NULL;
+}
 
 uint64_t pn_state_bytes(const pn_state *state) {
     return kv_bytes(&state->kv) + state->capacity * sizeof *state->tokens +
            (uint64_t)state->model->hp.n_vocab * sizeof *state->logits;
 }
 
-void pn_state_cancel(pn_state *state) { atomic_store(&state->cancel, true); }
+void pn_state_cancel(pn_state *state) {
+    atomic_store(&state->cancel, true);
+}
 
-void pn_state_clear_cancel(pn_state *state) { atomic_store(&state->cancel, false); }
+void pn_state_clear_cancel(pn_state *state) {
+    atomic_store(&state->cancel, false);
+}

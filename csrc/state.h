@@ -6,7 +6,7 @@
 #include "model.h"
 
 struct pn_state {
-    pn_model *model;    /* retained */
+    pn_model *model; /* retained */
     atomic_flag busy;
     atomic_bool cancel; /* asked for, not yet taken */
     uint32_t *tokens;   /* [n_tokens] of capacity */

@@ -11,7 +11,7 @@
 static _Thread_local struct {
     pn_status status;
     char message[512];
-} last = {PN_OK, "no error"};
+} last = { PN_OK, "no error" };
 
 int pn_fail(pn_status code, const char *format, ...) {
     va_list args;
@@ -25,9 +25,13 @@ int pn_fail(pn_status code, const char *format, ...) {
     return code;
 }
 
-pn_status pn_last_status(void) { return last.status; }
+pn_status pn_last_status(void) {
+    return last.status;
+}
 
-const char *pn_last_error(void) { return last.message; }
+const char *pn_last_error(void) {
+    return last.message;
+}
 
 const char *pn_status_name(int status) {
     static const char *const names[] = {

@@ -44,16 +44,16 @@ struct threads {
 
 fp_env fp_enter(void) {
 #if defined(__x86_64__)
-    const fp_env saved = {_mm_getcsr()};
+    const fp_env saved = { _mm_getcsr() };
     _mm_setcsr(0x1f80); /* all exceptions masked, nearest, no FTZ, no DAZ */
     return saved;
 #elif defined(__aarch64__)
     uint64_t fpcr;
     __asm__ __volatile__("mrs %0, fpcr" : "=r"(fpcr));
     __asm__ __volatile__("msr fpcr, %0" : : "r"((uint64_t)0));
-    return (fp_env){(uint32_t)fpcr};
+    return (fp_env){ (uint32_t)fpcr };
 #else
-    return (fp_env){0};
+    return (fp_env){ 0 };
 #endif
 }
 
@@ -172,7 +172,9 @@ bool threads_enter(threads *pool) {
     return !atomic_flag_test_and_set_explicit(&pool->taken, memory_order_acquire);
 }
 
-void threads_leave(threads *pool) { atomic_flag_clear_explicit(&pool->taken, memory_order_release); }
+void threads_leave(threads *pool) {
+    atomic_flag_clear_explicit(&pool->taken, memory_order_release);
+}
 
 static void publish(threads *pool, threads_fn fn, void *context, size_t n) {
     pool->fn = fn;
@@ -197,7 +199,9 @@ void threads_run(threads *pool, threads_fn fn, void *context, size_t n) {
     /* All chunks are out; the last ones may still be running elsewhere. If their thread lost its core, give it this
      * one instead of burning it. */
     for (int spins = 0; atomic_load_explicit(&pool->done, memory_order_acquire) < n; spins++) {
-        if (spins < 2000) cpu_relax();
-        else sched_yield();
+        if (spins < 2000)
+            cpu_relax();
+        else
+            sched_yield();
     }
 }

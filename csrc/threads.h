@@ -26,7 +26,9 @@ void threads_run(threads *pool, threads_fn fn, void *context, size_t n);
 
 /* The floating-point environment in which every result is defined: round to nearest, no flushing of subnormals.
  * A host program may have changed it in the calling thread. fp_enter saves and sets, fp_leave restores. */
-typedef struct fp_env { uint32_t control; } fp_env;
+typedef struct fp_env {
+    uint32_t control;
+} fp_env;
 fp_env fp_enter(void);
 void fp_leave(fp_env saved);
 

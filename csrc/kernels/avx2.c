@@ -21,8 +21,12 @@
 /* The body functions take the tile width as a constant and must vanish into their callers. */
 #define INLINE_AVX2 PN_AVX2 static inline __attribute__((always_inline))
 
-INLINE_AVX2 __m256i load_avx2(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
-INLINE_AVX2 __m256 load8_f16_avx2(const void *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+INLINE_AVX2 __m256i load_avx2(const void *p) {
+    return _mm256_loadu_si256((const __m256i *)p);
+}
+INLINE_AVX2 __m256 load8_f16_avx2(const void *p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+}
 /* Four activation bytes in every 32-bit lane: each row of the group meets the same quad. */
 INLINE_AVX2 __m256i quad_avx2(const void *p) {
     int32_t v;
@@ -56,7 +60,8 @@ INLINE_AVX2 void q8_tile_avx2(const uint8_t *w, const activations *a, size_t t, 
             const __m256i weights = load_avx2(w + 16 + v * 32);
             for (int i = 0; i < nt; i++) {
                 const size_t at = (size_t)i * a->k + b * BLOCK_K + (size_t)v * 4;
-                const __m256i pairs = _mm256_maddubs_epi16(quad_avx2(abs + at), _mm256_sign_epi8(weights, quad_avx2(q + at)));
+                const __m256i pairs =
+                    _mm256_maddubs_epi16(quad_avx2(abs + at), _mm256_sign_epi8(weights, quad_avx2(q + at)));
                 sums[i] = _mm256_add_epi32(sums[i], _mm256_madd_epi16(pairs, ones));
             }
         }
@@ -215,7 +220,8 @@ PN_AVX2 static void quantize_avx2(const float *x, size_t k, int8_t *q, uint8_t *
         const float max = f32_from_bits(max_bits);
         float inverse = 0;
         d[b] = 0;
-        if (max_bits >= 0x7f800000u) d[b] = f32_from_bits(0x7fc00000u);
+        if (max_bits >= 0x7f800000u)
+            d[b] = f32_from_bits(0x7fc00000u);
         else if (max >= 0x1p-100f) {
             d[b] = max / 127.0f;
             inverse = 127.0f / max;

@@ -44,20 +44,30 @@ int kernels_pick(const char *isa, kernel_set *out) {
     return pn_fail(PN_ERR_ISA, "unknown instruction set \"%.32s\"; available: %s", isa ? isa : "", kernels_available());
 }
 
-const char *kernels_available(void) { return cpu_has_avx2() ? "avx2 portable" : "portable"; }
+const char *kernels_available(void) {
+    return cpu_has_avx2() ? "avx2 portable" : "portable";
+}
 
-const char *pn_isa_available(void) { return kernels_available(); }
+const char *pn_isa_available(void) {
+    return kernels_available();
+}
 
 bool pack_group_bytes(pack_kind kind, size_t k, size_t *out) {
     switch (kind) {
-    case PACK_F32: return size_mul(k, GROUP_ROWS * sizeof(float), out);
+    case PACK_F32:
+        return size_mul(k, GROUP_ROWS * sizeof(float), out);
     case PACK_F16:
-    case PACK_BF16: return size_mul(k, GROUP_ROWS * sizeof(uint16_t), out);
+    case PACK_BF16:
+        return size_mul(k, GROUP_ROWS * sizeof(uint16_t), out);
     case PACK_Q8:
-    case PACK_Q8_WIDE: return size_mul(k / BLOCK_K, Q8_BLOCK_BYTES, out);
-    case PACK_Q4: return size_mul(k / BLOCK_K, Q4_BLOCK_BYTES, out);
-    case PACK_Q4M: return size_mul(k / BLOCK_K, Q4M_BLOCK_BYTES, out);
-    case PACK_KINDS: break;
+    case PACK_Q8_WIDE:
+        return size_mul(k / BLOCK_K, Q8_BLOCK_BYTES, out);
+    case PACK_Q4:
+        return size_mul(k / BLOCK_K, Q4_BLOCK_BYTES, out);
+    case PACK_Q4M:
+        return size_mul(k / BLOCK_K, Q4M_BLOCK_BYTES, out);
+    case PACK_KINDS:
+        break;
     }
     return false;
 }

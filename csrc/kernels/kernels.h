@@ -31,7 +31,16 @@
 
 enum { GROUP_ROWS = 8, BLOCK_K = 32, KV_BLOCK = 128 };
 
-typedef enum pack_kind { PACK_F32, PACK_F16, PACK_BF16, PACK_Q8, PACK_Q8_WIDE, PACK_Q4, PACK_Q4M, PACK_KINDS } pack_kind;
+typedef enum pack_kind {
+    PACK_F32,
+    PACK_F16,
+    PACK_BF16,
+    PACK_Q8,
+    PACK_Q8_WIDE,
+    PACK_Q4,
+    PACK_Q4M,
+    PACK_KINDS
+} pack_kind;
 
 enum {
     Q8_BLOCK_BYTES = 16 + 8 * 32,
@@ -41,7 +50,7 @@ enum {
 
 /* The activations of T tokens, as floats and in 8 bits. */
 typedef struct activations {
-    const float *x;     /* [T, ld_x]                                        */
+    const float *x; /* [T, ld_x]                                        */
     size_t ld_x;
     const int8_t *q;    /* [T, K]                                           */
     const uint8_t *abs; /* [T, K]    |q|                                    */
@@ -97,7 +106,9 @@ const char *kernels_available(void);
 
 /* The bytes of one group of a kind. k is a multiple of 32 for quantized kinds. False on overflow. */
 bool pack_group_bytes(pack_kind kind, size_t k, size_t *out);
-static inline bool pack_is_quantized(pack_kind kind) { return kind >= PACK_Q8; }
+static inline bool pack_is_quantized(pack_kind kind) {
+    return kind >= PACK_Q8;
+}
 
 #define PN_AVX2 __attribute__((target("avx2,f16c")))
 

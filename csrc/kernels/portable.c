@@ -43,7 +43,7 @@ static void matmul_q8_portable(const uint8_t *w, size_t n_groups, const activati
     const size_t n_blocks = a->k / BLOCK_K;
     for (size_t g = 0; g < n_groups; g++, w += n_blocks * Q8_BLOCK_BYTES)
         for (size_t t = t0; t < t0 + n_t; t++) {
-            float acc[GROUP_ROWS] = {0}, d[GROUP_ROWS];
+            float acc[GROUP_ROWS] = { 0 }, d[GROUP_ROWS];
             int32_t sums[GROUP_ROWS];
             for (size_t b = 0; b < n_blocks; b++) {
                 const uint8_t *block = w + b * Q8_BLOCK_BYTES;
@@ -61,7 +61,7 @@ static void matmul_q4_portable(const uint8_t *w, size_t n_groups, const activati
     const size_t n_blocks = a->k / BLOCK_K;
     for (size_t g = 0; g < n_groups; g++, w += n_blocks * Q4_BLOCK_BYTES)
         for (size_t t = t0; t < t0 + n_t; t++) {
-            float acc[GROUP_ROWS] = {0}, d[GROUP_ROWS];
+            float acc[GROUP_ROWS] = { 0 }, d[GROUP_ROWS];
             int32_t sums[GROUP_ROWS];
             for (size_t b = 0; b < n_blocks; b++) {
                 const uint8_t *block = w + b * Q4_BLOCK_BYTES;
@@ -80,7 +80,7 @@ static void matmul_q4m_portable(const uint8_t *w, size_t n_groups, const activat
     const size_t n_blocks = a->k / BLOCK_K;
     for (size_t g = 0; g < n_groups; g++, w += n_blocks * Q4M_BLOCK_BYTES)
         for (size_t t = t0; t < t0 + n_t; t++) {
-            float acc[GROUP_ROWS] = {0}, d[GROUP_ROWS], m[GROUP_ROWS];
+            float acc[GROUP_ROWS] = { 0 }, d[GROUP_ROWS], m[GROUP_ROWS];
             int32_t sums[GROUP_ROWS];
             for (size_t b = 0; b < n_blocks; b++) {
                 const uint8_t *block = w + b * Q4M_BLOCK_BYTES;
@@ -102,8 +102,12 @@ static float load_f32_portable(const uint8_t *p) {
     memcpy(&f, p, sizeof f);
     return f;
 }
-static float load_f16_portable(const uint8_t *p) { return half_to_float(load_u16(p)); }
-static float load_bf16_portable(const uint8_t *p) { return bf16_to_float(load_u16(p)); }
+static float load_f16_portable(const uint8_t *p) {
+    return half_to_float(load_u16(p));
+}
+static float load_bf16_portable(const uint8_t *p) {
+    return bf16_to_float(load_u16(p));
+}
 
 /* One body for the float kinds; `load` and `size` are constants in each caller and fold away. */
 static inline __attribute__((always_inline)) void matmul_float_portable(const uint8_t *w, size_t n_groups,
@@ -113,10 +117,9 @@ static inline __attribute__((always_inline)) void matmul_float_portable(const ui
     for (size_t g = 0; g < n_groups; g++, w += a->k * GROUP_ROWS * size)
         for (size_t t = t0; t < t0 + n_t; t++) {
             const float *x = a->x + t * a->ld_x;
-            float acc[GROUP_ROWS] = {0};
+            float acc[GROUP_ROWS] = { 0 };
             for (size_t k = 0; k < a->k; k++)
-                for (size_t r = 0; r < GROUP_ROWS; r++)
-                    acc[r] = acc[r] + load(w + (k * GROUP_ROWS + r) * size) * x[k];
+                for (size_t r = 0; r < GROUP_ROWS; r++) acc[r] = acc[r] + load(w + (k * GROUP_ROWS + r) * size) * x[k];
             memcpy(out + t * ld_out + g * GROUP_ROWS, acc, sizeof acc);
         }
 }
@@ -143,7 +146,8 @@ static void quantize_block_portable(const float *x, int8_t *q, uint8_t *abs, flo
     const float max = f32_from_bits(max_bits);
     float inverse = 0;
     *d = 0;
-    if (max_bits >= 0x7f800000u) *d = f32_from_bits(0x7fc00000u);
+    if (max_bits >= 0x7f800000u)
+        *d = f32_from_bits(0x7fc00000u);
     else if (max >= 0x1p-100f) {
         *d = max / 127.0f;
         inverse = 127.0f / max;
@@ -174,7 +178,7 @@ static float sum8_portable(const float lane[8]) {
 }
 
 static void rms_norm_portable(const float *x, const float *w, float *out, size_t n, float eps) {
-    float lane[8] = {0};
+    float lane[8] = { 0 };
     for (size_t i = 0; i < n; i++) lane[i % 8] = lane[i % 8] + x[i] * x[i];
     const float s = 1.0f / sqrtf(sum8_portable(lane) / (float)n + eps);
     for (size_t i = 0; i < n; i++) out[i] = (x[i] * s) * w[i];
@@ -199,7 +203,7 @@ static void attend_scores_portable(const float *q, size_t n_q, const uint16_t *k
 }
 
 static void softmax_block_portable(float *s, size_t n, float *max, float *sum) {
-    float lane[8], total[8] = {0};
+    float lane[8], total[8] = { 0 };
     for (int l = 0; l < 8; l++) lane[l] = -INFINITY;
     for (size_t j = 0; j < n; j++) lane[j % 8] = lane[j % 8] > s[j] ? lane[j % 8] : s[j];
     float m = lane[0];
@@ -225,7 +229,9 @@ static void attend_values_portable(const float *p, size_t n_q, const uint16_t *v
     }
 }
 
-static bool always_usable(void) { return true; }
+static bool always_usable(void) {
+    return true;
+}
 
 const kernel_set kernels_portable = {
     .isa = "portable",

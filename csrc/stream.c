@@ -1,0 +1,111 @@
+/* stream.c - evaluate, sample, call back, repeat.                                                            (rank 11)
+ *
+ * Stands on the public calls alone; holds nothing between calls. */
+#include "pantheon.h"
+#include "status.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { STOP_IDS_MAX = 64 };
+
+typedef struct stream {
+    pn_model *model;
+    pn_state *state;
+    pn_sampler *sampler;
+    pn_token_callback callback;
+    void *user_data;
+    size_t n_context;
+    uint32_t stop_ids[STOP_IDS_MAX];
+    int n_stop_ids;
+} stream;
+
+static bool is_stop(const stream *s, uint32_t token) {
+    for (int i = 0; i < s->n_stop_ids; i++)
+        if (s->stop_ids[i] == token) return true;
+    return false;
+}
+
+static int eval_tokens(const stream *s, const uint32_t *tokens, size_t n) {
+    const pn_slice slice = { .state = s->state, .tokens = tokens, .n = n };
+    return pn_eval(s->model, &slice, 1, NULL, NULL);
+}
+
+/* Pass a token to the callback; true if it wants no more. */
+static bool tell(const stream *s, uint32_t token) {
+    size_t len;
+    const char *bytes = pn_token_piece(pn_model_tokenizer(s->model), token, &len);
+    return s->callback && s->callback(s->user_data, token, bytes, len) != 0;
+}
+
+/* From the state's logits on. */
+static int generate(const stream *s, int max_tokens, int *n_generated) {
+    for (*n_generated = 0; *n_generated < max_tokens;) {
+        uint32_t token;
+        size_t held;
+        PN_TRY(pn_sample_state(s->sampler, s->state, &token));
+        if (is_stop(s, token)) return PN_OK;
+        ++*n_generated;
+        if (tell(s, token) || *n_generated == max_tokens) return PN_OK;
+        pn_state_tokens(s->state, &held);
+        if (held >= s->n_context) return PN_OK; /* sampled, but there is no room to go on from it */
+        PN_TRY(eval_tokens(s, &token, 1));
+    }
+    return PN_OK;
+}
+
+int pn_stream_tokens(pn_model *model, pn_state *state, const uint32_t *tokens, int n_tokens, int max_tokens,
+                     pn_sampling_params *params, pn_token_callback callback, void *user_data) {
+    if (!model || !state || n_tokens < 0 || max_tokens < 0 || (n_tokens && !tokens)) {
+        pn_fail(PN_ERR_ARGUMENT,
+                "stream: model, state or tokens is NULL, or a count is negative (%d tokens, %d at most)", n_tokens,
+                max_tokens);
+        return -1;
+    }
+    pn_model_info info;
+    pn_model_describe(model, &info);
+    stream s = {
+        .model = model, .state = state, .callback = callback, .user_data = user_data, .n_context = info.n_context
+    };
+    s.n_stop_ids = pn_tokenizer_stop_ids(pn_model_tokenizer(model), s.stop_ids, STOP_IDS_MAX);
+    if (s.n_stop_ids > STOP_IDS_MAX) {
+        pn_fail(PN_ERR_UNSUPPORTED, "stream: the file names %d end tokens; at most %d", s.n_stop_ids, STOP_IDS_MAX);
+        return -1;
+    }
+    s.sampler = pn_sampler_new(info.n_vocab, params);
+    if (!s.sampler) return -1;
+    int n_generated = 0;
+    int status = n_tokens ? eval_tokens(&s, tokens, (size_t)n_tokens) : PN_OK;
+    if (status == PN_OK) status = generate(&s, max_tokens, &n_generated);
+    pn_sampler_free(s.sampler);
+    return status == PN_OK ? n_generated : -1;
+}
+
+int pn_stream(pn_model *model, pn_state *state, const char *prompt, int max_tokens, pn_sampling_params *params,
+              pn_token_callback callback, void *user_data) {
+    if (!model || !state || !prompt) {
+        pn_fail(PN_ERR_ARGUMENT, "stream: model, state or prompt is NULL");
+        return -1;
+    }
+    const pn_tokenizer *tokenizer = pn_model_tokenizer(model);
+    size_t held;
+    pn_state_tokens(state, &held);
+    const int flags = held ? 0 : PN_ENCODE_BOS;
+    const size_t len = strlen(prompt);
+    const int64_t n = pn_tokenize(tokenizer, prompt, len, flags, NULL, 0);
+    if (n < 0) return -1;
+    if (n > INT32_MAX) {
+        pn_fail(PN_ERR_ARGUMENT, "stream: a prompt of %lld tokens", (long long)n);
+        return -1;
+    }
+    uint32_t *tokens = malloc((size_t)(n ? n : 1) * sizeof *tokens);
+    if (!tokens) {
+        pn_fail(PN_ERR_MEMORY, "stream: no memory for %lld tokens", (long long)n);
+        return -1;
+    }
+    int result = -1;
+    if (pn_tokenize(tokenizer, prompt, len, flags, tokens, (size_t)n) == n)
+        result = pn_stream_tokens(model, state, tokens, (int)n, max_tokens, params, callback, user_data);
+    free(tokens);
+    return result;
+}
