@@ -1,4 +1,4 @@
-/* unicode.c - bytes in, characters with their properties out.                                        (rank 2)
+/* unicode.c - bytes in, characters with their properties out.                                        (rank 1)
  *
  * Does not normalize, change case or know about grapheme clusters.
  * The tables in unicode_tables.h follow the reference tokenizer's idea of Unicode; see tools/gen_unicode.py. */

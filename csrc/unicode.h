@@ -1,4 +1,4 @@
-/* unicode.h - bytes in, characters with their properties out.                                        (rank 2)
+/* unicode.h - bytes in, characters with their properties out.                                        (rank 1)
  *
  * Text here is any bytes. A character is either a well-formed UTF-8 sequence (as in the Unicode Standard, table 3-7:
  * no surrogates, nothing overlong, nothing above U+10FFFF) or, where none begins, one single byte of class

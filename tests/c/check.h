@@ -21,8 +21,10 @@ static int check_passed, check_failed, check_current;
     do {                                                                                                               \
         check_current = 0;                                                                                             \
         test();                                                                                                        \
-        if (check_current) check_failed++;                                                                             \
-        else check_passed++;                                                                                           \
+        if (check_current)                                                                                             \
+            check_failed++;                                                                                            \
+        else                                                                                                           \
+            check_passed++;                                                                                            \
     } while (0)
 
 static inline int check_report(void) {
