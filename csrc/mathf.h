@@ -57,7 +57,8 @@ static inline float exp_f32(float x) {
     return x != x ? x : y;
 }
 
-/* ln x for finite x > 0; e^x for |x| < 700; sin and cos of x for |x| < 1e9. */
+/* ln x for finite x > 0; e^x for |x| < 700; sin and cos of x for |x| < 1e9 (beyond 1.6e6 the reduction rounds: within
+ * 1e-8 up to 7e7, 6e-8 up to 1e9). */
 double log_f64(double x);
 double exp_f64(double x);
 void sincos_f64(double x, double *sine, double *cosine);

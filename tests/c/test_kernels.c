@@ -1,0 +1,691 @@
+/* test_kernels.c - every usable kernel set against the portable one, bit by bit, and the portable one against a naive
+ * computation in double.
+ *
+ * Inputs end at a guard page, so that one byte read or written behind them ends the program. Bits are compared; where
+ * both results are NaN they are equal (which NaN comes out of two is nobody's promise). */
+#include "kernels/kernels.h"
+
+#include "check.h"
+#include "mathf.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* ---- memory that ends at a guard page -------------------------------------------------------------------------- */
+
+enum { GUARDED_MAX = 64 };
+
+typedef struct mapping {
+    void *at;
+    size_t bytes;
+} mapping;
+
+static mapping guarded[GUARDED_MAX];
+static size_t n_guarded;
+
+/* `bytes` bytes whose last one is the last of a page; the page behind cannot be touched. */
+static void *guarded_alloc(size_t bytes) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = (bytes + page - 1) / page * page;
+    uint8_t *at = mmap(NULL, whole + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED || n_guarded == GUARDED_MAX || mprotect(at + whole, page, PROT_NONE)) {
+        fprintf(stderr, "no guarded memory\n");
+        exit(2);
+    }
+    guarded[n_guarded++] = (mapping){ at, whole + page };
+    return at + whole - bytes;
+}
+
+static void guarded_free_all(void) {
+    while (n_guarded) {
+        n_guarded--;
+        munmap(guarded[n_guarded].at, guarded[n_guarded].bytes);
+    }
+}
+
+/* ---- random inputs ---------------------------------------------------------------------------------------------- */
+
+static uint64_t random_state = 0x9e3779b97f4a7c15u;
+
+static uint32_t random_u32(void) { /* xorshift64* (Vigna) */
+    random_state ^= random_state >> 12;
+    random_state ^= random_state << 25;
+    random_state ^= random_state >> 27;
+    return (uint32_t)((random_state * 0x2545f4914f6cdd1du) >> 32);
+}
+
+/* About normal, deviation 1. */
+static float random_normal(void) {
+    float sum = 0;
+    for (int i = 0; i < 4; i++) sum += (float)random_u32() / 4294967296.0f - 0.5f;
+    return sum * 1.7f;
+}
+
+typedef enum style { ORDINARY, HUGE, TINY, ZERO, WITH_NAN, WITH_INFINITY, ANY_BITS, STYLES } style;
+
+static float random_float(style s) {
+    switch (s) {
+    case HUGE:
+        return random_normal() * 1e38f;
+    case TINY:
+        return random_normal() * 1e-40f;
+    case ZERO:
+        return random_u32() & 1 ? 0.0f : -0.0f;
+    case WITH_NAN:
+        return random_u32() % 16 ? random_normal() : NAN;
+    case WITH_INFINITY:
+        return random_u32() % 16 ? random_normal() : random_u32() & 1 ? INFINITY : -INFINITY;
+    case ANY_BITS:
+        return f32_from_bits(random_u32());
+    case ORDINARY:
+    case STYLES:
+        break;
+    }
+    return random_normal();
+}
+
+static float *random_floats(size_t n, style s) {
+    float *x = guarded_alloc(n * sizeof *x);
+    for (size_t i = 0; i < n; i++) x[i] = random_float(s);
+    return x;
+}
+
+/* Sign, five bits of exponent, ten of mantissa. */
+static uint16_t random_half(style s) {
+    const uint32_t u = random_u32();
+    switch (s) {
+    case HUGE:
+        return (uint16_t)(0x7800u | (u & 0x83ffu));
+    case TINY:
+        return (uint16_t)(u & 0x83ffu); /* subnormals */
+    case ZERO:
+        return (uint16_t)(u & 0x8000u);
+    case WITH_NAN:
+        return (uint16_t)(u % 16 ? 0x3000u + (u >> 16) % 0xc00u : 0x7e00u);
+    case WITH_INFINITY:
+        return (uint16_t)(u % 16 ? 0x3000u + (u >> 16) % 0xc00u : 0x7c00u | (u >> 16 & 0x8000u));
+    case ANY_BITS:
+        return (uint16_t)u;
+    case ORDINARY:
+    case STYLES:
+        break;
+    }
+    return (uint16_t)((0x3000u + (u >> 16) % 0xc00u) | (u & 0x8000u));
+}
+
+static uint16_t *random_halves(size_t n, style s) {
+    uint16_t *x = guarded_alloc(n * sizeof *x);
+    for (size_t i = 0; i < n; i++) x[i] = random_half(s);
+    return x;
+}
+
+/* The value of a half, from its definition. */
+static double half_value(uint16_t h) {
+    const int exponent = h >> 10 & 31, mantissa = h & 1023;
+    const double sign = h & 0x8000 ? -1.0 : 1.0;
+    if (exponent == 31) return mantissa ? (double)NAN : sign * (double)INFINITY;
+    return sign * (exponent ? ldexp(1024 + mantissa, exponent - 25) : ldexp(mantissa, -24));
+}
+
+/* ---- comparing ---------------------------------------------------------------------------------------------------- */
+
+static bool same_floats(const float *a, const float *b, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (f32_bits(a[i]) != f32_bits(b[i]) && !(isnan(a[i]) && isnan(b[i]))) return false;
+    return true;
+}
+
+#define UNTOUCHED 12345.0f
+
+static float *untouched_floats(size_t n) {
+    float *x = guarded_alloc(n * sizeof *x);
+    for (size_t i = 0; i < n; i++) x[i] = UNTOUCHED;
+    return x;
+}
+
+/* Every set that runs here, the portable one too. */
+static size_t usable_sets(kernel_set sets[8]) {
+    char names[128];
+    size_t n = 0;
+    snprintf(names, sizeof names, "%s", kernels_available());
+    for (char *rest = names, *name; (name = strtok_r(rest, " ", &rest)) != NULL && n < 8;)
+        if (kernels_pick(name, &sets[n]) == 0) n++;
+    return n;
+}
+
+/* ---- the matrix product --------------------------------------------------------------------------------------------- */
+
+typedef struct product {
+    pack_kind kind;
+    size_t k, n_groups, t0, n_t, ld_out;
+    style style;
+} product;
+
+static size_t element_bytes(pack_kind kind) {
+    return kind == PACK_F32 ? 4 : 2;
+}
+
+static void put_half(uint8_t *at, uint16_t h) {
+    memcpy(at, &h, sizeof h);
+}
+
+static void fill_quantized_block(const product *p, uint8_t *block) {
+    const size_t head = p->kind == PACK_Q4M ? 32 : 16;
+    const size_t bytes = p->kind == PACK_Q4 || p->kind == PACK_Q4M ? 128 : 256;
+    for (size_t i = 0; i < head; i += 2) put_half(block + i, random_half(p->style));
+    for (size_t i = 0; i < bytes; i++) {
+        uint8_t byte = (uint8_t)random_u32();
+        if (random_u32() % 8 == 0) byte = p->kind == PACK_Q8 ? 0x81 : p->kind == PACK_Q8_WIDE ? 0x80 : 0xff;
+        if (p->kind == PACK_Q8 && byte == 0x80) byte = 0x7f;
+        block[head + i] = byte;
+    }
+}
+
+static uint8_t *random_weights(const product *p) {
+    size_t group_bytes = 0;
+    CHECK(pack_group_bytes(p->kind, p->k, &group_bytes));
+    uint8_t *w = guarded_alloc(group_bytes * p->n_groups);
+    if (pack_is_quantized(p->kind)) {
+        const size_t n_blocks = p->n_groups * p->k / BLOCK_K, block_bytes = group_bytes / (p->k / BLOCK_K);
+        for (size_t b = 0; b < n_blocks; b++) fill_quantized_block(p, w + b * block_bytes);
+        return w;
+    }
+    for (size_t i = 0; i < p->n_groups * p->k * GROUP_ROWS; i++) {
+        const float f = random_float(p->style);
+        const uint16_t h = p->kind == PACK_F16 ? random_half(p->style) : (uint16_t)(f32_bits(f) >> 16);
+        if (p->kind == PACK_F32)
+            memcpy(w + 4 * i, &f, 4);
+        else
+            put_half(w + 2 * i, h);
+    }
+    return w;
+}
+
+/* Activations of t0 + n_t tokens; every array ends at a guard page. */
+static activations random_activations(const product *p, const kernel_set *kernels) {
+    const size_t n_t = p->t0 + p->n_t, ld_x = p->k + 3, n_blocks = p->k / BLOCK_K;
+    float *x = guarded_alloc(((n_t - 1) * ld_x + p->k) * sizeof *x);
+    for (size_t i = 0; i < (n_t - 1) * ld_x + p->k; i++) x[i] = random_float(p->style);
+    activations a = { .x = x, .ld_x = ld_x, .k = p->k };
+    if (!pack_is_quantized(p->kind)) return a;
+    int8_t *q = guarded_alloc(n_t * p->k);
+    uint8_t *abs = guarded_alloc(n_t * p->k);
+    float *d = guarded_alloc(n_t * n_blocks * sizeof *d), *ds = guarded_alloc(n_t * n_blocks * sizeof *ds);
+    int32_t *sum = guarded_alloc(n_t * n_blocks * sizeof *sum);
+    for (size_t t = 0; t < n_t; t++) {
+        /* One token of extremes: all products at the end of the range. */
+        for (size_t i = 0; t == 0 && p->style == ORDINARY && i < p->k; i++) x[i] = random_u32() % 8 ? 3.0f : -3.0f;
+        kernels->quantize(x + t * ld_x, p->k, q + t * p->k, abs + t * p->k, d + t * n_blocks, sum + t * n_blocks,
+                          ds + t * n_blocks);
+    }
+    a.q = q;
+    a.abs = abs;
+    a.d = d;
+    a.sum = sum;
+    a.ds = ds;
+    return a;
+}
+
+/* Nothing outside of the asked tokens and rows was written. */
+static bool rest_is_untouched(const product *p, const float *out) {
+    for (size_t t = 0; t < p->t0 + p->n_t; t++)
+        for (size_t c = t < p->t0 ? 0 : p->n_groups * GROUP_ROWS; c < p->ld_out; c++)
+            if (f32_bits(out[t * p->ld_out + c]) != f32_bits(UNTOUCHED)) return false;
+    return true;
+}
+
+static void check_product_of_all_sets(const product *p) {
+    kernel_set sets[8];
+    const size_t n_sets = usable_sets(sets), n_out = (p->t0 + p->n_t) * p->ld_out;
+    const uint8_t *w = random_weights(p);
+    const activations a = random_activations(p, &kernels_portable);
+    float *want = untouched_floats(n_out);
+    kernels_portable.matmul[p->kind](w, p->n_groups, &a, p->t0, p->n_t, want, p->ld_out);
+    CHECK(rest_is_untouched(p, want));
+    for (size_t i = 0; i < n_sets; i++) {
+        float *got = untouched_floats(n_out);
+        sets[i].matmul[p->kind](w, p->n_groups, &a, p->t0, p->n_t, got, p->ld_out);
+        CHECK(same_floats(got, want, n_out));
+    }
+    guarded_free_all();
+}
+
+static void check_products_of_kind(pack_kind kind, const size_t *ks, size_t n_ks, size_t max_groups) {
+    for (size_t i = 0; i < n_ks; i++)
+        for (size_t n_groups = 1; n_groups <= max_groups; n_groups += n_groups < 5 ? 1 : 4)
+            for (size_t n_t = 1; n_t <= 9; n_t++) {
+                const size_t t0 = (i + n_t) % 3, ld_out = n_groups * GROUP_ROWS + n_t % 2 * 8;
+                const product p = { kind, ks[i], n_groups, t0, n_t, ld_out, (style)((n_t + n_groups + i) % STYLES) };
+                const product plain = { kind, ks[i], n_groups, t0, n_t, ld_out, ORDINARY };
+                check_product_of_all_sets(&p);
+                check_product_of_all_sets(&plain);
+            }
+}
+
+static void test_matmul_of_quantized_kinds_on_every_set_equals_portable(void) {
+    static const size_t small[] = { 32, 64, 96, 160, 256 }, large[] = { 576, 1536, 2048 };
+    for (int kind = PACK_Q8; kind < PACK_KINDS; kind++) {
+        check_products_of_kind((pack_kind)kind, small, PN_ARRAY_LEN(small), 9);
+        check_products_of_kind((pack_kind)kind, large, PN_ARRAY_LEN(large), 2);
+    }
+}
+
+static void test_matmul_of_float_kinds_on_every_set_equals_portable(void) {
+    static const size_t small[] = { 1, 7, 32, 33, 100 }, large[] = { 576, 2048 };
+    for (int kind = PACK_F32; kind < PACK_Q8; kind++) {
+        check_products_of_kind((pack_kind)kind, small, PN_ARRAY_LEN(small), 9);
+        check_products_of_kind((pack_kind)kind, large, PN_ARRAY_LEN(large), 2);
+    }
+}
+
+/* Element (row r, column k) of a group, read by the layout that kernels.h describes. */
+static double weight_value(const product *p, const uint8_t *group, size_t r, size_t k) {
+    const size_t in_block = k % BLOCK_K, quad = in_block / 4, j = in_block % 4;
+    uint16_t h = 0, m = 0;
+    float f;
+    if (p->kind == PACK_F32) {
+        memcpy(&f, group + (k * 8 + r) * 4, 4);
+        return (double)f;
+    }
+    if (!pack_is_quantized(p->kind)) {
+        memcpy(&h, group + (k * 8 + r) * element_bytes(p->kind), 2);
+        return p->kind == PACK_F16 ? half_value(h) : (double)f32_from_bits((uint32_t)h << 16);
+    }
+    const bool four = p->kind == PACK_Q4 || p->kind == PACK_Q4M, offset = p->kind == PACK_Q4M;
+    const uint8_t *block = group + k / BLOCK_K * (size_t)(offset ? 160 : four ? 144 : 272);
+    memcpy(&h, block + 2 * r, 2);
+    if (offset) memcpy(&m, block + 16 + 2 * r, 2);
+    const uint8_t *quants = block + (offset ? 32 : 16);
+    if (!four) return half_value(h) * (int8_t)quants[(quad * 8 + r) * 4 + j];
+    const int nibble = quants[(quad % 4 * 8 + r) * 4 + j] >> (quad < 4 ? 0 : 4) & 15;
+    return half_value(h) * (offset ? nibble : nibble - 8) + half_value(m);
+}
+
+/* The product of one row and token in double, and the sum of the magnitudes of its terms. */
+static double naive_dot(const product *p, const uint8_t *group, size_t r, const activations *a, size_t t,
+                        double *magnitude) {
+    double dot = 0;
+    *magnitude = 0;
+    for (size_t k = 0; k < p->k; k++) {
+        const size_t block = t * (p->k / BLOCK_K) + k / BLOCK_K;
+        const double x =
+            pack_is_quantized(p->kind) ? (double)a->d[block] * a->q[t * p->k + k] : (double)a->x[t * a->ld_x + k];
+        const double term = weight_value(p, group, r, k) * x;
+        dot += term;
+        *magnitude += fabs(term);
+    }
+    return dot;
+}
+
+static void check_portable_product(pack_kind kind, size_t k) {
+    const product p = { kind, k, 3, 1, 4, 24, ORDINARY };
+    const uint8_t *w = random_weights(&p);
+    const activations a = random_activations(&p, &kernels_portable);
+    float *out = untouched_floats(5 * 24);
+    size_t group_bytes = 0;
+    pack_group_bytes(kind, k, &group_bytes);
+    kernels_portable.matmul[kind](w, p.n_groups, &a, p.t0, p.n_t, out, p.ld_out);
+    for (size_t t = 1; t < 5; t++)
+        for (size_t row = 0; row < 24; row++) {
+            double magnitude;
+            const double want = naive_dot(&p, w + row / 8 * group_bytes, row % 8, &a, t, &magnitude);
+            /* A rounding or three per step, of what was summed up to there. */
+            const double steps = 4.0 * (double)(pack_is_quantized(kind) ? k / BLOCK_K + 4 : k + 4);
+            CHECK(fabs((double)out[t * 24 + row] - want) <= steps * 0x1p-24 * (4 * magnitude));
+        }
+    guarded_free_all();
+}
+
+static void test_portable_matmul_of_every_kind_is_the_naive_product(void) {
+    static const size_t ks[] = { 32, 64, 320, 2048 };
+    for (int kind = 0; kind < PACK_KINDS; kind++)
+        for (size_t i = 0; i < PN_ARRAY_LEN(ks); i++) check_portable_product((pack_kind)kind, ks[i]);
+}
+
+/* All weights -128, all activations -127 or 127: the sum of a block is known. */
+static void test_matmul_of_weights_of_minus_128_on_every_set_is_exact(void) {
+    kernel_set sets[8];
+    const size_t n_sets = usable_sets(sets);
+    for (int sign = -1; sign <= 1; sign += 2) {
+        uint8_t *w = guarded_alloc(Q8_BLOCK_BYTES);
+        int8_t *q = guarded_alloc(BLOCK_K);
+        uint8_t *abs = guarded_alloc(BLOCK_K);
+        float d = 1, ds = (float)(sign * 32 * 127), out[8];
+        int32_t sum = sign * 32 * 127;
+        for (int r = 0; r < 8; r++) put_half(w + 2 * r, 0x3c00);
+        memset(w + 16, 0x80, 256);
+        memset(q, sign * 127, BLOCK_K);
+        memset(abs, 127, BLOCK_K);
+        const activations a = { .q = q, .abs = abs, .d = &d, .sum = &sum, .ds = &ds, .k = BLOCK_K };
+        for (size_t i = 0; i < n_sets; i++) {
+            sets[i].matmul[PACK_Q8_WIDE](w, 1, &a, 0, 1, out, 8);
+            for (int r = 0; r < 8; r++) CHECK(out[r] == (float)(-128 * sign * 127 * 32));
+        }
+        guarded_free_all();
+    }
+}
+
+/* ---- activations ------------------------------------------------------------------------------------------------------ */
+
+typedef struct quantized {
+    int8_t *q;
+    uint8_t *abs;
+    float *d, *ds;
+    int32_t *sum;
+} quantized;
+
+static quantized quantize_with(const kernel_set *kernels, const float *x, size_t k) {
+    const size_t n_blocks = k / BLOCK_K;
+    const quantized out = { guarded_alloc(k), guarded_alloc(k), guarded_alloc(4 * n_blocks),
+                            guarded_alloc(4 * n_blocks), guarded_alloc(4 * n_blocks) };
+    kernels->quantize(x, k, out.q, out.abs, out.d, out.sum, out.ds);
+    return out;
+}
+
+static void test_quantize_on_every_set_equals_portable(void) {
+    kernel_set sets[8];
+    const size_t n_sets = usable_sets(sets);
+    for (size_t k = 32; k <= 2048; k += k < 256 ? 32 : 448)
+        for (int s = 0; s < STYLES; s++)
+            for (size_t i = 0; i < n_sets; i++) {
+                const float *x = random_floats(k, (style)s);
+                const quantized want = quantize_with(&kernels_portable, x, k), got = quantize_with(&sets[i], x, k);
+                CHECK(memcmp(got.q, want.q, k) == 0);
+                CHECK(memcmp(got.abs, want.abs, k) == 0);
+                CHECK(memcmp(got.sum, want.sum, k / BLOCK_K * 4) == 0);
+                CHECK(same_floats(got.d, want.d, k / BLOCK_K));
+                CHECK(same_floats(got.ds, want.ds, k / BLOCK_K));
+                guarded_free_all();
+            }
+}
+
+/* Values half way between two steps, and every value one unit in the last place beside them. */
+static void test_quantize_of_ties_on_every_set_rounds_to_even(void) {
+    kernel_set sets[8];
+    const size_t n_sets = usable_sets(sets);
+    for (size_t set = 0; set < n_sets; set++) {
+        float *x = guarded_alloc(32 * sizeof *x);
+        for (int i = 0; i < 32; i++) x[i] = (float)(i - 16) + 0.5f;
+        x[31] = 127; /* makes the scale 1 */
+        const quantized got = quantize_with(&sets[set], x, 32);
+        for (int i = 0; i < 31; i++) CHECK(got.q[i] == (int8_t)(2 * lrint(((double)(i - 16) + 0.5) / 2)));
+        CHECK(got.d[0] == 1.0f && got.q[31] == 127);
+        guarded_free_all();
+    }
+}
+
+static void check_quantized_block(const float *x, const quantized *got) {
+    double max = 0;
+    int32_t sum = 0;
+    for (int i = 0; i < 32; i++) max = fmax(max, fabs((double)x[i]));
+    CHECK(fabs((double)got->d[0] - max / 127) <= max / 127 * 1e-7);
+    for (int i = 0; i < 32; i++) {
+        CHECK(got->q[i] >= -127 && got->abs[i] == (uint8_t)abs(got->q[i]));
+        CHECK(fabs((double)x[i] - (double)got->d[0] * got->q[i]) <= max / 127 * 0.50002);
+        sum += got->q[i];
+    }
+    CHECK(got->sum[0] == sum && got->ds[0] == got->d[0] * (float)sum);
+}
+
+static void test_portable_quantize_is_within_half_a_step(void) {
+    for (int run = 0; run < 300; run++) {
+        float *x = random_floats(32, run % 3 ? ORDINARY : HUGE);
+        for (int i = 0; i < 32; i++) x[i] = fmaxf(-FLT_MAX, fminf(FLT_MAX, x[i]));
+        const quantized got = quantize_with(&kernels_portable, x, 32);
+        check_quantized_block(x, &got);
+        guarded_free_all();
+    }
+}
+
+/* The documented blocks: below 2^-100 becomes zeros; one with NaN or infinity gets d = NaN and q = 0. */
+static void test_quantize_of_special_blocks_on_every_set_is_as_documented(void) {
+    kernel_set sets[8];
+    const size_t n_sets = usable_sets(sets);
+    static const float specials[] = { 0.0f, 1e-31f, -1e-42f, NAN, INFINITY, -INFINITY };
+    for (size_t set = 0; set < n_sets; set++)
+        for (size_t s = 0; s < PN_ARRAY_LEN(specials); s++) {
+            const bool finite = isfinite(specials[s]);
+            float *x = guarded_alloc(32 * sizeof *x);
+            for (int i = 0; i < 32; i++) x[i] = finite ? 0.0f : random_normal();
+            x[random_u32() % 32] = specials[s];
+            const quantized got = quantize_with(&sets[set], x, 32);
+            for (int i = 0; i < 32; i++) CHECK(got.q[i] == 0 && got.abs[i] == 0);
+            CHECK(got.sum[0] == 0);
+            CHECK(finite ? f32_bits(got.d[0]) == 0 : isnan(got.d[0]));
+            guarded_free_all();
+        }
+}
+
+/* ---- elementwise ------------------------------------------------------------------------------------------------------ */
+
+static void test_rms_norm_on_every_set_equals_portable(void) {
+    kernel_set sets[8];
+    const size_t n_sets = usable_sets(sets);
+    for (size_t n = 1; n <= 600; n += n < 40 ? 1 : 107)
+        for (int s = 0; s < STYLES; s++)
+            for (size_t i = 0; i < n_sets; i++) {
+                const float *x = random_floats(n, (style)s), *w = random_floats(n, s % 2 ? ORDINARY : (style)s);
+                float *want = untouched_floats(n), *got = untouched_floats(n);
+                kernels_portable.rms_norm(x, w, want, n, 1e-5f);
+                sets[i].rms_norm(x, w, got, n, 1e-5f);
+                CHECK(same_floats(got, want, n));
+                guarded_free_all();
+            }
+}
+
+static void test_portable_rms_norm_is_the_naive_one(void) {
+    for (size_t n = 1; n <= 600; n += n < 40 ? 1 : 107) {
+        const float *x = random_floats(n, ORDINARY), *w = random_floats(n, ORDINARY);
+        float *out = untouched_floats(n);
+        double squares = 0;
+        kernels_portable.rms_norm(x, w, out, n, 1e-5f);
+        for (size_t i = 0; i < n; i++) squares += (double)x[i] * (double)x[i];
+        const double scale = 1 / sqrt(squares / (double)n + (double)1e-5f);
+        for (size_t i = 0; i < n; i++) {
+            const double want = (double)x[i] * scale * (double)w[i];
+            CHECK(fabs((double)out[i] - want) <= 2e-6 * fabs(want) + 1e-12);
+        }
+        guarded_free_all();
+    }
+}
+
+static void test_swiglu_on_every_set_in_place_or_not_equals_portable(void) {
+    kernel_set sets[8];
+    const size_t n_sets = usable_sets(sets);
+    for (size_t n = 1; n <= 40; n++)
+        for (int s = 0; s < STYLES; s++)
+            for (size_t i = 0; i < n_sets; i++) {
+                float *gate = random_floats(n, (style)s);
+                const float *up = random_floats(n, s % 2 ? ORDINARY : (style)s);
+                for (size_t j = 0; s == ORDINARY && j < n; j++) gate[j] *= 20; /* to both ends of exp */
+                float *want = untouched_floats(n), *got = untouched_floats(n);
+                kernels_portable.swiglu(gate, up, want, n);
+                sets[i].swiglu(gate, up, got, n);
+                sets[i].swiglu(gate, up, gate, n);
+                CHECK(same_floats(got, want, n));
+                CHECK(same_floats(gate, want, n));
+                guarded_free_all();
+            }
+}
+
+static void test_portable_swiglu_is_the_naive_one(void) {
+    const float *gate = random_floats(400, ORDINARY), *up = random_floats(400, ORDINARY);
+    float *out = untouched_floats(400);
+    kernels_portable.swiglu(gate, up, out, 400);
+    for (size_t i = 0; i < 400; i++) {
+        const double g = (double)gate[i], want = g / (1 + exp(-g)) * (double)up[i];
+        CHECK(fabs((double)out[i] - want) <= 1e-6 * fabs(want) + 1e-12);
+    }
+    guarded_free_all();
+}
+
+/* ---- attention -------------------------------------------------------------------------------------------------------- */
+
+static const size_t HEAD_SIZES[] = { 4, 5, 8, 12, 16, 31, 32, 48, 64, 80, 100, 128 };
+static const size_t KEY_COUNTS[] = { 1, 2, 7, 8, 9, 16, 31, 32, 33, 57, 64, 96, 100, 127, 128 };
+
+static bool same_scores(const float *a, const float *b, size_t n_q, size_t n_keys) {
+    const size_t written = (n_keys + 7) / 8 * 8;
+    for (size_t i = 0; i < n_q; i++, a += KV_BLOCK, b += KV_BLOCK) {
+        if (!same_floats(a, b, n_keys)) return false;
+        for (size_t j = written; j < KV_BLOCK; j++)
+            if (f32_bits(a[j]) != f32_bits(UNTOUCHED)) return false;
+    }
+    return true;
+}
+
+static void check_scores(const kernel_set *set, size_t head_size, size_t n_q, size_t n_keys, style s) {
+    const float *q = random_floats(n_q * head_size, s);
+    const uint16_t *k = random_halves(head_size * KV_BLOCK, s);
+    float *want = untouched_floats(n_q * KV_BLOCK), *got = untouched_floats(n_q * KV_BLOCK);
+    kernels_portable.attend_scores(q, n_q, k, n_keys, head_size, 0.125f, want);
+    set->attend_scores(q, n_q, k, n_keys, head_size, 0.125f, got);
+    CHECK(same_scores(got, want, n_q, n_keys));
+    guarded_free_all();
+}
+
+static void check_values(const kernel_set *set, size_t e8, size_t n_q, size_t n_keys, style s) {
+    const float *p = random_floats(n_q * KV_BLOCK, s);
+    const uint16_t *v = random_halves(KV_BLOCK * e8, s);
+    float *want = untouched_floats(n_q * e8), *got = untouched_floats(n_q * e8);
+    kernels_portable.attend_values(p, n_q, v, n_keys, e8, want);
+    set->attend_values(p, n_q, v, n_keys, e8, got);
+    CHECK(same_floats(got, want, n_q * e8));
+    guarded_free_all();
+}
+
+static void test_attention_on_every_set_equals_portable(void) {
+    kernel_set sets[8];
+    const size_t n_sets = usable_sets(sets);
+    for (size_t set = 0; set < n_sets; set++)
+        for (size_t h = 0; h < PN_ARRAY_LEN(HEAD_SIZES); h++)
+            for (size_t n_q = 1; n_q <= 7; n_q++)
+                for (size_t i = 0; i < PN_ARRAY_LEN(KEY_COUNTS); i++) {
+                    const style s = i % 2 ? ORDINARY : (style)((h + n_q + i / 2) % STYLES);
+                    check_scores(&sets[set], HEAD_SIZES[h], n_q, KEY_COUNTS[i], s);
+                    check_values(&sets[set], (HEAD_SIZES[h] + 7) / 8 * 8, n_q, KEY_COUNTS[i], s);
+                }
+}
+
+static void test_portable_attention_is_the_naive_one(void) {
+    enum { E = 20, E8 = 24, Q = 3, N = 77 };
+    const float *q = random_floats(Q * E, ORDINARY), *p = random_floats(Q * KV_BLOCK, ORDINARY);
+    const uint16_t *k = random_halves(E * KV_BLOCK, ORDINARY), *v = random_halves(KV_BLOCK * E8, ORDINARY);
+    float *s = untouched_floats(Q * KV_BLOCK), *out = untouched_floats(Q * E8);
+    kernels_portable.attend_scores(q, Q, k, N, E, 0.25f, s);
+    kernels_portable.attend_values(p, Q, v, N, E8, out);
+    for (size_t i = 0; i < Q; i++) {
+        for (size_t j = 0; j < N; j++) {
+            double dot = 0;
+            for (size_t e = 0; e < E; e++) dot += (double)q[i * E + e] * half_value(k[e * KV_BLOCK + j]);
+            CHECK(fabs((double)s[i * KV_BLOCK + j] - dot * 0.25) < 1e-5);
+        }
+        for (size_t e = 0; e < E8; e++) {
+            double sum = 0;
+            for (size_t j = 0; j < N; j++) sum += (double)p[i * KV_BLOCK + j] * half_value(v[j * E8 + e]);
+            CHECK(fabs((double)out[i * E8 + e] - sum) < 1e-4);
+        }
+    }
+    guarded_free_all();
+}
+
+static void check_softmax(const kernel_set *set, size_t n, style of) {
+    const size_t padded = (n + 7) / 8 * 8;
+    float *want = random_floats(padded, of), *got = guarded_alloc(padded * sizeof *got);
+    for (size_t i = 0; i < padded; i++) want[i] *= i < n ? 8 : 1e30f; /* what lies behind must not count */
+    memcpy(got, want, padded * sizeof *got);
+    float want_max, want_sum, max, sum;
+    kernels_portable.softmax_block(want, n, &want_max, &want_sum);
+    set->softmax_block(got, n, &max, &sum);
+    CHECK(same_floats(got, want, padded));
+    CHECK(same_floats(&max, &want_max, 1) && same_floats(&sum, &want_sum, 1));
+    for (size_t i = n; i < padded; i++) CHECK(f32_bits(got[i]) == 0);
+    guarded_free_all();
+}
+
+static void test_softmax_block_on_every_set_equals_portable(void) {
+    kernel_set sets[8];
+    const size_t n_sets = usable_sets(sets);
+    for (size_t set = 0; set < n_sets; set++)
+        for (size_t n = 1; n <= KV_BLOCK; n++)
+            for (int s = 0; s < STYLES; s++) check_softmax(&sets[set], n, (style)s);
+}
+
+static void test_portable_softmax_block_is_the_naive_one(void) {
+    for (size_t n = 1; n <= KV_BLOCK; n += 9) {
+        float *s = random_floats((n + 7) / 8 * 8, ORDINARY), before[KV_BLOCK], max, sum;
+        double want_max = -INFINITY, want_sum = 0;
+        for (size_t j = 0; j < n; j++) {
+            before[j] = s[j];
+            want_max = fmax(want_max, (double)s[j]);
+        }
+        kernels_portable.softmax_block(s, n, &max, &sum);
+        CHECK((double)max == want_max);
+        for (size_t j = 0; j < n; j++) {
+            const double want = exp((double)before[j] - want_max);
+            CHECK(fabs((double)s[j] - want) < 1e-6 * want);
+            want_sum += want;
+        }
+        CHECK(fabs((double)sum - want_sum) < 1e-5 * want_sum);
+        guarded_free_all();
+    }
+}
+
+/* ---- the choice of a set ------------------------------------------------------------------------------------------------ */
+
+static void test_pick_of_every_available_name_gives_a_whole_set(void) {
+    kernel_set sets[8];
+    const size_t n_sets = usable_sets(sets);
+    CHECK(n_sets >= 1);
+    CHECK(strcmp(sets[n_sets - 1].isa, "portable") == 0);
+    for (size_t i = 0; i < n_sets; i++) {
+        for (int kind = 0; kind < PACK_KINDS; kind++) CHECK(sets[i].matmul[kind] != NULL);
+        CHECK(sets[i].quantize && sets[i].rms_norm && sets[i].swiglu);
+        CHECK(sets[i].attend_scores && sets[i].softmax_block && sets[i].attend_values);
+    }
+}
+
+static void test_pick_without_a_name_gives_the_first_available(void) {
+    kernel_set best;
+    CHECK(kernels_pick(NULL, &best) == 0);
+    CHECK(strncmp(kernels_available(), best.isa, strlen(best.isa)) == 0);
+}
+
+static void test_pick_of_an_unknown_name_is_refused(void) {
+    kernel_set set;
+    CHECK(kernels_pick("mmx", &set) != 0);
+    CHECK(kernels_pick("", &set) != 0);
+}
+
+static void test_group_bytes_of_a_size_that_overflows_is_refused(void) {
+    size_t bytes;
+    CHECK(!pack_group_bytes(PACK_F32, SIZE_MAX / 8, &bytes));
+    CHECK(!pack_group_bytes(PACK_Q8, SIZE_MAX / 32 * 32, &bytes));
+    CHECK(!pack_group_bytes(PACK_KINDS, 32, &bytes));
+}
+
+int main(void) {
+    RUN(test_matmul_of_quantized_kinds_on_every_set_equals_portable);
+    RUN(test_matmul_of_float_kinds_on_every_set_equals_portable);
+    RUN(test_portable_matmul_of_every_kind_is_the_naive_product);
+    RUN(test_matmul_of_weights_of_minus_128_on_every_set_is_exact);
+    RUN(test_quantize_on_every_set_equals_portable);
+    RUN(test_quantize_of_ties_on_every_set_rounds_to_even);
+    RUN(test_portable_quantize_is_within_half_a_step);
+    RUN(test_quantize_of_special_blocks_on_every_set_is_as_documented);
+    RUN(test_rms_norm_on_every_set_equals_portable);
+    RUN(test_portable_rms_norm_is_the_naive_one);
+    RUN(test_swiglu_on_every_set_in_place_or_not_equals_portable);
+    RUN(test_portable_swiglu_is_the_naive_one);
+    RUN(test_attention_on_every_set_equals_portable);
+    RUN(test_portable_attention_is_the_naive_one);
+    RUN(test_softmax_block_on_every_set_equals_portable);
+    RUN(test_portable_softmax_block_is_the_naive_one);
+    RUN(test_pick_of_every_available_name_gives_a_whole_set);
+    RUN(test_pick_without_a_name_gives_the_first_available);
+    RUN(test_pick_of_an_unknown_name_is_refused);
+    RUN(test_group_bytes_of_a_size_that_overflows_is_refused);
+    return check_report();
+}
