@@ -1,0 +1,55 @@
+"""Fixtures of all tests: a tiny model, the real one, the instruction sets of this machine; and no network."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Path of a random model with SmolLM2's chat template and control tokens: 2 layers, 512 tokens, context 256."""
+    from tiny_gguf import write_model
+
+    return write_model(tmp_path_factory.mktemp("tiny") / "tiny.gguf")
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> str:
+    """Path of SmolLM2-135M-Instruct in Q8_0 in the user's cache folder; the first time it is pulled there."""
+    from pantheon import catalog
+    from pantheon.errors import NoModelError
+
+    try:
+        path = catalog.resolve("smollm2")
+    except NoModelError:
+        path = catalog.pull("smollm2")
+    return os.fspath(path)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test with an argument `isa` runs once for each instruction set that this machine can run, best first."""
+    if "isa" in metafunc.fixturenames:
+        from pantheon._core import ffi, lib
+
+        names = bytes(ffi.string(lib.pn_isa_available())).decode("ascii").split()
+        metafunc.parametrize("isa", names, scope="session")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_network() -> Iterator[None]:
+    """Tests may talk to this machine only (subprocesses that fetch the real model or packages are their own affair)."""
+    connect = socket.socket.connect
+
+    def checked(self: socket.socket, address: Any) -> None:
+        if self.family in (socket.AF_INET, socket.AF_INET6) and address[0] not in ("127.0.0.1", "::1", "localhost"):
+            raise OSError(f"a test tried to reach {address!r}; tests must not need the network")
+        connect(self, address)
+
+    socket.socket.connect = checked  # type: ignore[method-assign, assignment]
+    yield
+    socket.socket.connect = connect  # type: ignore[method-assign]
