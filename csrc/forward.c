@@ -243,16 +243,23 @@ static void batch_commit(batch *b) {
     }
 }
 
+/* Every row that the caller gets; only when all are finite does any state have logits. */
 static int check_logits(const watch *w, uint32_t n_vocab) {
     for (size_t i = 0; i < w->n_slices; i++) {
-        pn_state *state = w->slices[i].state;
-        if (w->slices[i].all_logits)
-            memcpy(state->logits, w->slices[i].all_logits + (w->slices[i].n - 1) * n_vocab, n_vocab * sizeof(float));
-        for (uint32_t v = 0; v < n_vocab; v++)
-            if (!isfinite(state->logits[v]))
+        const pn_slice *slice = &w->slices[i];
+        const float *rows = slice->all_logits ? slice->all_logits : slice->state->logits;
+        const size_t n_rows = slice->all_logits ? slice->n : 1;
+        for (size_t v = 0; v < n_rows * n_vocab; v++)
+            if (!isfinite(rows[v]))
                 return pn_fail(PN_ERR_NUMERIC,
-                               "eval: the logit of token %u is not finite: the weights overflow or hold NaN", v);
-        state->has_logits = true;
+                               "eval: the logit of token %zu is not finite: the weights overflow or hold NaN",
+                               v % n_vocab);
+    }
+    for (size_t i = 0; i < w->n_slices; i++) {
+        const pn_slice *slice = &w->slices[i];
+        if (slice->all_logits)
+            memcpy(slice->state->logits, slice->all_logits + (slice->n - 1) * n_vocab, n_vocab * sizeof(float));
+        slice->state->has_logits = true;
     }
     return PN_OK;
 }

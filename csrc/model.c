@@ -213,12 +213,27 @@ static int model_bind_and_load(pn_model *model, const pn_load_params *params) {
     }
     if (status == PN_OK) status = threads_new(model->n_threads, &model->pool);
     if (status == PN_OK) {
+        const fp_env saved = fp_enter(); /* rotary frequencies are computed here, rows of floats converted */
         l.pool = threads_enter(model->pool) ? model->pool : NULL;
         status = load_weights(&l);
         if (l.pool) threads_leave(l.pool);
+        fp_leave(saved);
     }
     free(bound.tensors);
     return status;
+}
+
+/* One part of a model that was split over files has a header that looks complete and lacks most tensors. */
+static int refuse_split(const pn_gguf *gguf) {
+    uint32_t count = 0, number = 0;
+    bool present;
+    PN_TRY(gguf_get_u32(gguf, "split.count", &count, &present));
+    if (!present || count < 2) return PN_OK;
+    PN_TRY(gguf_get_u32(gguf, "split.no", &number, &present));
+    return pn_fail(PN_ERR_UNSUPPORTED,
+                   "split.count is %u: this is part %llu of a split model, which cannot be loaded in parts; merge them "
+                   "into one file first (llama-gguf-split --merge)",
+                   count, (unsigned long long)number + 1);
 }
 
 static int model_open(pn_model *model, const char *path, const pn_load_params *params) {
@@ -233,6 +248,7 @@ static int model_open(pn_model *model, const char *path, const pn_load_params *p
     openblas_set_num_threads(1); /* the pool shares the work out */
 #endif
     PN_TRY(gguf_open(path, params->use_mmap, &model->gguf));
+    PN_TRY(refuse_split(model->gguf));
     PN_TRY(arch_read(model->gguf, &model->hp));
     PN_TRY(model_bind_and_load(model, params));
     return gguf_detach(model->gguf);

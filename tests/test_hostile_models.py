@@ -7,6 +7,8 @@ the model is not. Everything runs in this process: a crash or a hang would end t
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -31,6 +33,7 @@ from tiny_gguf import (
 )
 
 import pantheon
+from pantheon._core import ffi, lib
 from pantheon.errors import (
     ArgumentError,
     CorruptFileError,
@@ -154,6 +157,14 @@ CASES: dict[str, Case] = {
     ),
     "no architecture": without("general.architecture"),
     "an architecture that is a number": meta("general.architecture", 7, U32),
+    "the second part of a split model": Case(
+        UnsupportedError, ("split.count", "part 2", "split model", "merge"),
+        metadata={"split.count": (3, VType.UINT16), "split.no": (1, VType.UINT16)},
+    ),
+    "a part of a split model without anything else": Case(
+        UnsupportedError, ("split model",), metadata={"split.count": (2, VType.UINT16), "llama.block_count": OMIT}
+    ),
+    "a number of parts that is text": meta("split.count", "2", STRING),
     # ---- Tensors
     "no embedding": tensor("token_embd.weight", OMIT),
     "no output norm": tensor("output_norm.weight", OMIT),
@@ -221,6 +232,12 @@ def test_a_file_with_one_key_of_another_integer_width_is_fine(tmp_path: Path) ->
         path = write_model(tmp_path / "b.gguf", metadata={key: (value, kind) for key, value in keys.items()})
         with pantheon.load(path) as model:
             assert (model.logits(ids) == want).all()
+
+
+def test_a_split_model_of_one_part_is_a_model(tmp_path: Path) -> None:
+    parts = {"split.count": (1, VType.UINT16), "split.no": (0, VType.UINT16), "split.tensors.count": (20, I32)}
+    with pantheon.load(write_model(tmp_path / "x-00001-of-00001.gguf", metadata=parts)) as model:
+        assert model.n_vocab == FULL_VOCAB
 
 
 def test_a_file_without_tensors_or_without_anything_is_refused(tmp_path: Path) -> None:
@@ -336,6 +353,49 @@ def test_a_damaged_row_hurts_only_those_who_use_it(tmp_path: Path) -> None:
         assert (state.eval([6]) == before).all()
 
 
+def test_a_row_in_the_middle_that_is_not_finite_raises_too(tmp_path: Path) -> None:
+    """The last layer overflows for some tokens only, after the cache was written: later rows know nothing of it."""
+    down = (np.random.default_rng(4).standard_normal((64, 96)) / 10).astype(np.float32)
+    down[:, 5] = 2.5e38
+    path = write_model(tmp_path / "m.gguf", tensors={"blk.1.ffn_down.weight": down})
+    ids = np.random.default_rng(5).integers(3, FULL_VOCAB, 40).tolist()
+    with pantheon.load(path) as model:
+
+        def is_finite(run: Callable[[], object]) -> bool:
+            try:
+                run()
+            except NumericError:
+                return False
+            return True
+
+        def last_row(n: int) -> None:
+            with model.state() as state:
+                state.eval(ids[:n])
+
+        rows = [is_finite(lambda n=n: last_row(n)) for n in range(1, len(ids) + 1)]  # type: ignore[misc]
+        first_bad = rows.index(False)
+        assert any(rows[first_bad:])
+        for n in range(1, len(ids) + 1):
+            assert is_finite(lambda n=n: model.logits(ids[:n])) == (n <= first_bad)  # type: ignore[misc]
+
+
+def test_one_conversation_of_a_batch_that_is_not_finite_leaves_none_with_logits(tmp_path: Path) -> None:
+    values = (np.random.default_rng(2).standard_normal((512, 64)) / 4).astype(np.float32)
+    values[300] = NAN
+    output = (np.random.default_rng(3).standard_normal((512, 64)) / 4).astype(np.float32)
+    path = write_model(tmp_path / "m.gguf", tensors={"token_embd.weight": values, "output.weight": output})
+    with pantheon.load(path) as model, model._handle as pointer:
+        states = [ffi.gc(lib.pn_state_new(pointer), lib.pn_state_free) for _ in range(2)]
+        tokens = [ffi.new("uint32_t[]", [token]) for token in (5, 300)]
+        slices = ffi.new("pn_slice[]", 2)
+        for piece, state, ids in zip(slices, states, tokens, strict=True):
+            piece.state, piece.tokens, piece.n = state, ids, 1
+        assert lib.pn_eval(pointer, slices, 2, ffi.NULL, ffi.NULL) == lib.PN_ERR_NUMERIC
+        assert [lib.pn_state_logits(state) for state in states] == [ffi.NULL, ffi.NULL]
+        for state in states:
+            ffi.release(state)
+
+
 # ---- Ids and lengths from the caller
 
 
@@ -413,3 +473,45 @@ def test_memory_stays_flat_over_200_refusals(tmp_path: Path, name: str) -> None:
     memory, files = grows_by(cycle, 200)
     assert files == 0
     assert memory < 6_000_000
+
+
+LIMITED_LOADS = """
+import os, resource, sys
+import pantheon
+from pantheon.errors import OutOfMemoryError, PantheonError
+
+good, *paths = sys.argv[1:]
+pantheon.load(good, threads=1).close()  # what Python itself needs the first time
+for path in [good, *paths]:
+    held = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    limit = held + 4 * os.path.getsize(path) + 64 * 2**20
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    try:
+        pantheon.load(path, threads=1).close()
+        outcome = "loaded"
+    except PantheonError as error:
+        outcome = type(error).__name__
+    resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+    print(outcome)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
+@pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="a sanitizer reserves terabytes of addresses")
+def test_loading_takes_no_more_than_four_files_and_64_megabytes(tmp_path: Path) -> None:
+    """In a process with so much address space and no more: nothing that a file says makes the core ask for it."""
+    good = write_model(tmp_path / "good.gguf")
+    large = write_model(tmp_path / "large.gguf", n_embd=256, n_ff=512, n_layer=6, dtype="F32", n_vocab=8000)
+    assert os.path.getsize(large) > 20_000_000
+    paths = [good, good, large]  # the first one is loaded without a limit and again with one
+    for number, case in enumerate(CASES.values()):
+        path = tmp_path / f"{number}.gguf"
+        paths.append(write_model(path, metadata=case.metadata, tensors=case.tensors, **case.shape))
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED_LOADS, *paths], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    outcomes = done.stdout.split()
+    assert outcomes[:3] == ["loaded"] * 3
+    assert outcomes[3:] == [case.error.__name__ for case in CASES.values()]  # type: ignore[union-attr]

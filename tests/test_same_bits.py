@@ -6,9 +6,14 @@ is how the ids are cut into calls, threads, instruction set, history of the stat
 
 from __future__ import annotations
 
+import ctypes
+import ctypes.util
+import platform
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -382,6 +387,80 @@ def test_after_a_progress_callback_that_raised(smollm2: str) -> None:
         assert held < len(ids)
         assert state.tokens.tolist() == ids[:held]
         assert same(state.eval(ids[held : held + 20]), fresh.eval(ids[: held + 20]))
+
+
+# ---- In a thread whose floating-point arithmetic was changed
+
+FLUSH_TO_ZERO, SUBNORMALS_ARE_ZERO, ROUND_UP, ROUND_DOWN = 0x8000, 0x0040, 0x4000, 0x2000
+CHANGES = {
+    "subnormals flushed": FLUSH_TO_ZERO | SUBNORMALS_ARE_ZERO,
+    "rounding up": ROUND_UP,
+    "rounding towards zero, subnormals flushed": ROUND_UP | ROUND_DOWN | FLUSH_TO_ZERO | SUBNORMALS_ARE_ZERO,
+}
+glibc_x86 = pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() != "x86_64" or platform.libc_ver()[0] != "glibc",
+    reason="knows the layout of fenv_t of glibc on x86-64 only",
+)
+
+
+class Environment(ctypes.Structure):
+    """fenv_t: 28 bytes of the x87 unit, then the control word of SSE."""
+
+    _fields_ = (("x87", ctypes.c_uint8 * 28), ("mxcsr", ctypes.c_uint32))
+
+
+@contextmanager
+def arithmetic(bits: int) -> Iterator[None]:
+    """This thread's SSE arithmetic with these control bits set, as libraries built with -ffast-math leave it behind."""
+    libm = ctypes.CDLL(ctypes.util.find_library("m"))
+    saved, changed = Environment(), Environment()
+    assert libm.fegetenv(ctypes.byref(saved)) == 0
+    ctypes.memmove(ctypes.byref(changed), ctypes.byref(saved), ctypes.sizeof(saved))
+    changed.mxcsr |= bits
+    assert libm.fesetenv(ctypes.byref(changed)) == 0
+    try:
+        yield
+    finally:
+        libm.fesetenv(ctypes.byref(saved))
+
+
+@glibc_x86
+@pytest.mark.parametrize("change", CHANGES)
+def test_evaluated_by_a_thread_with_other_arithmetic(
+    model: pantheon.Model, want: Logits, want_long: Logits, change: str
+) -> None:
+    with model.state() as state, model.state() as long:
+        with arithmetic(CHANGES[change]):
+            last, last_long = state.eval(IDS), long.eval(LONG)
+        assert same(last, want[-1])
+        assert same(last_long, want_long)
+
+
+@glibc_x86
+@pytest.mark.parametrize("change", CHANGES)
+def test_loaded_by_a_thread_with_other_arithmetic(
+    paths: dict[str, str], wanted: dict[str, Logits], isa: str, change: str
+) -> None:
+    """Rotation frequencies are computed while loading."""
+    for kind in ("F16", "mixed"):
+        with arithmetic(CHANGES[change]):
+            model = load(paths[kind], threads=2, isa=isa)
+        with model:
+            assert same(model.logits(IDS), wanted[kind])
+
+
+@glibc_x86
+def test_the_changed_arithmetic_is_changed() -> None:
+    """The converse: in it numpy gives other numbers, and afterwards the same again."""
+    thirds, tiny = np.full(9, 1 / 3), np.full(9, 1e-310)
+    before = (thirds * 0.1).tobytes(), (tiny * 0.5).tobytes()
+    with arithmetic(ROUND_UP):
+        rounded_up = (thirds * 0.1).tobytes()
+    with arithmetic(FLUSH_TO_ZERO | SUBNORMALS_ARE_ZERO):
+        flushed = (tiny * 0.5).tobytes()
+    assert rounded_up != before[0]
+    assert flushed != before[1]
+    assert ((thirds * 0.1).tobytes(), (tiny * 0.5).tobytes()) == before
 
 
 # ---- The real model
