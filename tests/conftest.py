@@ -31,6 +31,12 @@ def smollm2() -> str:
     return os.fspath(path)
 
 
+def pytest_configure() -> None:
+    """What the user's shell sets for the package must not change what is tested; the cache folder may stay theirs."""
+    for name in [name for name in os.environ if name.startswith("PANTHEON_") and name != "PANTHEON_HOME"]:
+        del os.environ[name]
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test with an argument `isa` runs once for each instruction set that this machine can run, best first."""
     if "isa" in metafunc.fixturenames:
