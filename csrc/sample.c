@@ -1,14 +1,26 @@
-/* sample.c - logits in, one token out: penalties, temperature, filters, a seeded draw.                        (rank 10)
+/* sample.c - logits in, one token out: bias, penalties, temperature, filters, a seeded draw.                 (rank 10)
  *
- * Knows neither model nor text. Nothing here depends on a libm, on threads or on what was drawn before by another
- * sampler: equal seeds and equal inputs give equal tokens. Everything is allocated when the sampler is made.
+ * Knows neither model nor text. Nothing here depends on a libm, on threads or on what another sampler drew before:
+ * equal seeds and equal inputs give equal tokens. Everything is allocated when the sampler is made.
  *
- * Sources: repetition penalty arXiv:1909.05858 (CTRL); presence and frequency penalties as the OpenAI API documents
- * them; top-p arXiv:1904.09751; min-p arXiv:2407.01082; generator xoshiro256** seeded by splitmix64 (Blackman, Vigna,
- * arXiv:1805.01407). */
+ * l are the logits, in this order:
+ *   bias       l += bias                                                          (-infinity forbids a token)
+ *   repetition l = l > 0 ? l / repeat_penalty : l * repeat_penalty, for seen tokens      (CTRL, arXiv:1909.05858)
+ *   the others l -= presence_penalty + frequency_penalty * times seen, for seen tokens   (OpenAI's API reference)
+ *   weight     w = exp((l - max l) / temperature); p is w over the sum of all w that a filter has left
+ *   top_k      the k likeliest tokens stay
+ *   top_p      the fewest likeliest tokens whose p add up to top_p stay                  (arXiv:1904.09751)
+ *   min_p      tokens with p >= min_p * (p of the likeliest) stay                        (arXiv:2407.01082)
+ *   draw       u is uniform in [0, 1); the first token whose p and those before it add up to u
+ *
+ * The one thing to know first: tokens have one order, by descending logit and ascending id on ties, and each filter
+ * keeps a front part of it. So filters and draw are all the same search: the place in that order where a running sum
+ * of weights reaches a target. A search needs no sorting: it counts the weights by the leading bits of a key, goes into
+ * the bucket where the target is reached, and there looks at the next bits. Its time is linear whatever the logits are. */
 #include "common.h"
 #include "mathf.h"
 #include "pantheon.h"
+#include "state.h"
 #include "status.h"
 #include "threads.h"
 
@@ -19,30 +31,51 @@
 #include <string.h>
 
 enum {
-    LANES = 8,
-    /* Probabilities relative to the likeliest token lie in (0, 1]: the upper 16 bits of such a float, its exponent and
-     * seven bits of its mantissa, are a bucket number of at most that of 1.0. */
-    N_BUCKETS = 0x3f80 + 1,
+    CHUNK = 128, /* tokens that share an entry of chunk_max */
+    /* A key has 31 bits: the upper 11 (exponent and three bits of mantissa), then twice 10. */
+    SHIFT_FIRST = 20,
+    SHIFT_STEP = 10,
+    N_BUCKETS = 2048,
+    N_PARTIAL = 4,
+    N_FINE_BUCKETS = 1 << SHIFT_STEP,
+    BLOCK = 32, /* keys that are looked through at once */
 };
 
 /* Weights below e^-87 of the likeliest count as nothing; so does what was forbidden with -infinity. */
-#define WEIGHT_FLOOR (-87.0f)
+#define WEIGHT_RANGE 87.0f
+#define ALL_KEYS     UINT32_MAX
 
-typedef struct candidate {
-    float weight; /* relative to the likeliest token's 1 */
-    uint32_t token;
-} candidate;
+/* Tokens among which a search looks, in ascending order of ids. key: the bits of (max logit - logit), a float that is
+ * never negative, so that keys are in order as numbers, the likeliest token's 0 first. token NULL: token i is i. */
+typedef struct token_list {
+    size_t n;
+    uint32_t *key;
+    float *weight;
+    uint32_t *token;
+} token_list;
+
+/* Where a search ended: a token, and the weight of all up to and with it. */
+typedef struct place {
+    uint32_t key, token;
+    double mass;
+} place;
 
 struct pn_sampler {
     pn_sampling_params params;
     uint32_t n_vocab;
+    uint32_t key_min_p; /* the last key that min_p keeps */
+    bool has_penalties;
     atomic_flag busy;
     uint64_t rng[4];
-    pn_logit_bias *bias;   /* [params.n_logit_bias] */
-    float *logits;         /* [V] changed copy */
-    uint32_t *counts;      /* [V] how often each token was seen; all zero between draws */
-    candidate *candidates; /* [V] */
-    double *bucket;        /* [N_BUCKETS] weight of the tokens in each bucket; all zero between draws */
+    pn_logit_bias *bias;          /* [params.n_logit_bias] */
+    float *logits;                /* [V] changed copy */
+    uint32_t *counts;             /* [V] how often each token was seen; all zero between draws */
+    float *chunk_max;             /* [(V + CHUNK - 1) / CHUNK] */
+    uint32_t *tokens;             /* [V] token_list.token where it is not NULL */
+    uint32_t *members;            /* [V] positions in the list, of the bucket that is being searched */
+    double *mass;                 /* [N_BUCKETS] weight of the list's tokens by the first bits of their keys */
+    double (*partial)[N_PARTIAL]; /* [N_BUCKETS] what mass is summed up from */
+    token_list list;
 };
 
 /* ---- parameters -------------------------------------------------------------------------------------------------- */
@@ -66,12 +99,14 @@ static int check_params(uint32_t n_vocab, const pn_sampling_params *p) {
         return pn_fail(PN_ERR_ARGUMENT, "top_p is %g; it must be above 0 and at most 1", (double)p->top_p);
     PN_TRY(check_range("min_p", p->min_p, 0, 1));
     if (!(p->repeat_penalty > 0 && p->repeat_penalty <= FLT_MAX))
-        return pn_fail(PN_ERR_ARGUMENT, "repeat_penalty is %g; it must be above 0", (double)p->repeat_penalty);
+        return pn_fail(PN_ERR_ARGUMENT, "repeat_penalty is %g; it must be above 0 and finite",
+                       (double)p->repeat_penalty);
     PN_TRY(check_range("presence_penalty", p->presence_penalty, -2, 2));
     PN_TRY(check_range("frequency_penalty", p->frequency_penalty, -2, 2));
     if (p->penalty_window < -1)
         return pn_fail(PN_ERR_ARGUMENT, "penalty_window is %d; it must be -1 (all) or more", p->penalty_window);
-    if (p->n_logit_bias && !p->logit_bias) return pn_fail(PN_ERR_ARGUMENT, "logit_bias is NULL");
+    if (p->n_logit_bias && !p->logit_bias)
+        return pn_fail(PN_ERR_ARGUMENT, "logit_bias is NULL, but n_logit_bias is %zu", p->n_logit_bias);
     for (size_t i = 0; i < p->n_logit_bias; i++) {
         const pn_logit_bias *b = &p->logit_bias[i];
         if (b->token >= n_vocab)
@@ -83,10 +118,20 @@ static int check_params(uint32_t n_vocab, const pn_sampling_params *p) {
     return PN_OK;
 }
 
-static bool has_penalties(const pn_sampling_params *p) {
+static bool wants_penalties(const pn_sampling_params *p) {
     return (p->repeat_penalty < 1 || p->repeat_penalty > 1 || p->presence_penalty < 0 || p->presence_penalty > 0 ||
             p->frequency_penalty < 0 || p->frequency_penalty > 0) &&
            p->penalty_window != 0;
+}
+
+/* p >= min_p * p of the likeliest, as a bound on max - logit: rounded down, so that no token slips in by rounding. */
+static uint32_t find_key_min_p(const pn_sampling_params *p) {
+    if (!(p->min_p > 0) || !(p->temperature > 0)) return ALL_KEYS;
+    const double bound = -(double)p->temperature * log_f64((double)p->min_p);
+    if (!(bound > 0)) return 0;
+    if (bound >= (double)FLT_MAX) return f32_bits(FLT_MAX);
+    const float rounded = (float)bound;
+    return f32_bits(rounded) - ((double)rounded > bound);
 }
 
 /* ---- generator --------------------------------------------------------------------------------------------------- */
@@ -120,20 +165,33 @@ static double rng_uniform(uint64_t rng[4]) {
 /* ---- making and freeing ------------------------------------------------------------------------------------------ */
 
 static int sampler_init(pn_sampler *s, uint32_t n_vocab, const pn_sampling_params *params) {
-    const size_t n_bias = params->n_logit_bias;
+    const size_t n = n_vocab, n_bias = params->n_logit_bias;
+    size_t bytes; /* of an array with four bytes for each token */
+    if (!size_mul(n, sizeof(uint32_t), &bytes))
+        return pn_fail(PN_ERR_MEMORY, "sampler: no memory for a vocabulary of %u", n_vocab);
     s->params = *params;
     s->n_vocab = n_vocab;
+    s->has_penalties = wants_penalties(params);
     atomic_flag_clear(&s->busy);
     rng_seed(s->rng, params->seed);
     s->bias = calloc(n_bias ? n_bias : 1, sizeof *s->bias);
-    s->logits = malloc(n_vocab * sizeof *s->logits);
-    s->counts = calloc(n_vocab, sizeof *s->counts);
-    s->candidates = malloc(n_vocab * sizeof *s->candidates);
-    s->bucket = calloc(N_BUCKETS, sizeof *s->bucket);
-    if (!s->bias || !s->logits || !s->counts || !s->candidates || !s->bucket)
-        return pn_fail(PN_ERR_MEMORY, "sampler: no memory for a vocabulary of %u", n_vocab);
+    s->logits = malloc(bytes);
+    s->counts = calloc(n, sizeof *s->counts);
+    s->chunk_max = malloc((n + CHUNK - 1) / CHUNK * sizeof *s->chunk_max);
+    s->tokens = malloc(bytes);
+    s->members = malloc(bytes);
+    s->mass = malloc(N_BUCKETS * sizeof *s->mass);
+    s->partial = malloc(N_BUCKETS * sizeof *s->partial);
+    s->list.key = malloc(bytes);
+    s->list.weight = malloc(bytes);
+    if (!s->bias || !s->logits || !s->counts || !s->chunk_max || !s->tokens || !s->members || !s->mass || !s->partial ||
+        !s->list.key || !s->list.weight)
+        return pn_fail(PN_ERR_MEMORY, "sampler: no memory for a vocabulary of %u and %zu biases", n_vocab, n_bias);
     if (n_bias) memcpy(s->bias, params->logit_bias, n_bias * sizeof *s->bias);
     s->params.logit_bias = s->bias;
+    const fp_env saved = fp_enter();
+    s->key_min_p = find_key_min_p(params);
+    fp_leave(saved);
     return PN_OK;
 }
 
@@ -156,42 +214,61 @@ void pn_sampler_free(pn_sampler *s) {
     free(s->bias);
     free(s->logits);
     free(s->counts);
-    free(s->candidates);
-    free(s->bucket);
+    free(s->chunk_max);
+    free(s->tokens);
+    free(s->members);
+    free(s->mass);
+    free(s->partial);
+    free(s->list.key);
+    free(s->list.weight);
     free(s);
 }
 
 /* ---- logits ------------------------------------------------------------------------------------------------------ */
 
-/* The highest logit. PN_ERR_NUMERIC names the first token whose logit is NaN or +infinity, or says that there is none
- * above -infinity. Lanes, because one running maximum would be a chain of 150,000 dependent steps. */
-static int find_max(const float *logits, uint32_t n, float *out) {
-    float lane[LANES];
-    int bad[LANES] = { 0 };
-    for (int l = 0; l < LANES; l++) lane[l] = -INFINITY;
-    uint32_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (uint32_t l = 0; l < LANES; l++) {
-            const float x = logits[i + l];
-            lane[l] = x > lane[l] ? x : lane[l];
-            bad[l] |= !(x <= FLT_MAX);
+/* A float's bits as a signed number of the same order; its own inverse. Loops over integers become vector code, loops
+ * over floats with comparisons do not. */
+static inline int32_t ordered_bits(int32_t bits) {
+    return bits ^ (bits >> 31 & INT32_MAX);
+}
+
+/* The highest of x[n]; false if one is NaN or +infinity. */
+static bool find_chunk_max(const float *x, size_t n, float *out) {
+    const int32_t infinity = 0x7f800000, minus_infinity = ordered_bits(INT32_MIN | infinity);
+    int32_t max = INT32_MIN, is_below = 0;
+    for (size_t i = 0; i < n; i++) {
+        const int32_t order = ordered_bits((int32_t)f32_bits(x[i]));
+        is_below |= order < minus_infinity; /* a NaN with a sign; the others are above +infinity */
+        max = order > max ? order : max;
+    }
+    *out = f32_from_bits((uint32_t)ordered_bits(max));
+    return max < infinity && !is_below;
+}
+
+/* Fill chunk_max and find the highest logit. PN_ERR_NUMERIC names the first token whose logit is NaN or +infinity, or
+ * says that there is none above -infinity. */
+static int find_max(pn_sampler *s, const float *logits, float *out) {
+    const size_t n = s->n_vocab;
+    float max = -INFINITY;
+    for (size_t c = 0; c * CHUNK < n; c++) {
+        if (!find_chunk_max(logits + c * CHUNK, size_min(CHUNK, n - c * CHUNK), &s->chunk_max[c])) {
+            size_t i = c * CHUNK;
+            while (logits[i] <= FLT_MAX) i++;
+            return pn_fail(PN_ERR_NUMERIC, "sample: the logit of token %zu is %g", i, (double)logits[i]);
         }
-    for (; i < n; i++) {
-        lane[0] = logits[i] > lane[0] ? logits[i] : lane[0];
-        bad[0] |= !(logits[i] <= FLT_MAX);
+        max = s->chunk_max[c] > max ? s->chunk_max[c] : max;
     }
-    float max = lane[0];
-    int any_bad = bad[0];
-    for (int l = 1; l < LANES; l++) {
-        max = lane[l] > max ? lane[l] : max;
-        any_bad |= bad[l];
-    }
-    for (i = 0; any_bad && i < n; i++)
-        if (!(logits[i] <= FLT_MAX))
-            return pn_fail(PN_ERR_NUMERIC, "sample: the logit of token %u is %g", i, (double)logits[i]);
     if (max < -FLT_MAX) return pn_fail(PN_ERR_NUMERIC, "sample: every token is forbidden (all logits are -infinity)");
     *out = max;
     return PN_OK;
+}
+
+static uint32_t find_argmax(const pn_sampler *s, const float *logits, float max) {
+    size_t c = 0;
+    while (s->chunk_max[c] < max) c++;
+    size_t i = c * CHUNK;
+    while (logits[i] < max) i++;
+    return (uint32_t)i;
 }
 
 static int count_seen(pn_sampler *s, const uint32_t *seen, size_t n) {
@@ -219,7 +296,7 @@ static void apply_penalties(pn_sampler *s, const uint32_t *seen, size_t n) {
 /* The logits to choose from: the caller's own, or a changed copy. */
 static int prepare_logits(pn_sampler *s, const float *logits, const uint32_t *seen, size_t n_seen, const float **out) {
     const pn_sampling_params *p = &s->params;
-    const bool penalties = has_penalties(p) && n_seen;
+    const bool penalties = s->has_penalties && n_seen;
     *out = logits;
     if (!penalties && !p->n_logit_bias) return PN_OK;
     memcpy(s->logits, logits, s->n_vocab * sizeof *logits);
@@ -233,150 +310,224 @@ static int prepare_logits(pn_sampler *s, const float *logits, const uint32_t *se
     return PN_OK;
 }
 
-/* ---- candidates -------------------------------------------------------------------------------------------------- */
+/* ---- the search -------------------------------------------------------------------------------------------------- */
 
-static float weight_of(float logit, float max, float temperature) {
-    const float z = (logit - max) / temperature;
-    return z < WEIGHT_FLOOR ? 0.0f : exp_f32(z);
+static uint32_t list_token(const token_list *list, size_t at) {
+    return list->token ? list->token[at] : (uint32_t)at;
 }
 
-/* Does a come before b: heavier first, then the lower id. */
-static bool comes_before(candidate a, candidate b) {
-    return a.weight > b.weight || (!(a.weight < b.weight) && a.token < b.token);
-}
-
-static int compare_candidates(const void *a, const void *b) {
-    const candidate *x = a, *y = b;
-    return comes_before(*x, *y) ? -1 : 1;
-}
-
-/* Move the root of a heap (the last in order on top) down to its place. */
-static void heap_sink(candidate *heap, size_t n, size_t at) {
-    for (;;) {
-        size_t last = at;
-        for (size_t child = 2 * at + 1; child <= 2 * at + 2 && child < n; child++)
-            if (comes_before(heap[last], heap[child])) last = child;
-        if (last == at) return;
-        const candidate swap = heap[at];
-        heap[at] = heap[last];
-        heap[last] = swap;
-        at = last;
+/* Sum up the list's weights by the first bits of the keys; before every search in a list that has changed. Returns the
+ * weight of them all, in the order of the search. Neighbours go to different sums: most tokens share a few buckets, and
+ * each addition to one sum waits for the one before. */
+static double tally(pn_sampler *s) {
+    const token_list *list = &s->list;
+    memset(s->partial, 0, N_BUCKETS * sizeof *s->partial);
+    for (size_t i = 0; i < list->n; i++)
+        s->partial[list->key[i] >> SHIFT_FIRST][i % N_PARTIAL] += (double)list->weight[i];
+    double total = 0;
+    for (size_t b = 0; b < N_BUCKETS; b++) {
+        const double *part = s->partial[b];
+        s->mass[b] = (part[0] + part[2]) + (part[1] + part[3]);
+        total += s->mass[b];
     }
+    return total;
 }
 
-/* The k first by logit into candidates[k], in order; weight holds the logit here. */
-static size_t select_top_k(pn_sampler *s, const float *logits, size_t k) {
-    candidate *heap = s->candidates;
-    for (uint32_t i = 0; i < k; i++) heap[i] = (candidate){ logits[i], i };
-    for (size_t i = k / 2; i-- > 0;) heap_sink(heap, k, i);
-    for (uint32_t i = (uint32_t)k; i < s->n_vocab; i++) {
-        if (!(logits[i] > heap[0].weight)) continue; /* equal logits: the lower id is in already */
-        heap[0] = (candidate){ logits[i], i };
-        heap_sink(heap, k, 0);
+/* The bucket in which `before` plus the masses so far reach the target, or the last one that has any mass (sums of
+ * another grouping may differ by a rounding). Moves *before to where that bucket begins. */
+static uint32_t find_bucket(const double *mass, uint32_t n, double target, double *before) {
+    double sum = *before;
+    uint32_t found = 0;
+    for (uint32_t b = 0; b < n; b++) {
+        if (!(mass[b] > 0)) continue;
+        found = b;
+        *before = sum;
+        sum += mass[b];
+        if (sum >= target) break;
     }
-    qsort(heap, k, sizeof *heap, compare_candidates);
-    return k;
+    return found;
 }
 
-/* Weights of the whole vocabulary into s->logits (which `logits` may be); returns their sum. Lanes as in find_max. */
-static double weigh_all(pn_sampler *s, const float *logits, float max) {
-    const float temperature = s->params.temperature;
-    double lane[LANES] = { 0 };
-    uint32_t i = 0;
-    for (; i + LANES <= s->n_vocab; i += LANES)
-        for (uint32_t l = 0; l < LANES; l++) s->logits[i + l] = weight_of(logits[i + l], max, temperature);
-    for (; i < s->n_vocab; i++) s->logits[i] = weight_of(logits[i], max, temperature);
-    for (i = 0; i + LANES <= s->n_vocab; i += LANES)
-        for (uint32_t l = 0; l < LANES; l++) lane[l] += (double)s->logits[i + l];
-    for (; i < s->n_vocab; i++) lane[0] += (double)s->logits[i];
-    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
-}
-
-/* Tokens of weight >= least, in the order of their ids. */
-static size_t gather(pn_sampler *s, float least) {
-    size_t n = 0;
-    for (uint32_t i = 0; i < s->n_vocab; i++)
-        if (s->logits[i] >= least && s->logits[i] > 0) s->candidates[n++] = (candidate){ s->logits[i], i };
+/* Positions of the list's tokens that are in a first bucket. Most blocks have none. */
+static size_t gather_members(pn_sampler *s, uint32_t bucket) {
+    const uint32_t *key = s->list.key;
+    size_t n = 0, i = 0;
+    for (; i + BLOCK <= s->list.n; i += BLOCK) {
+        uint32_t any = 0;
+        for (size_t j = 0; j < BLOCK; j++) any |= (key[i + j] >> SHIFT_FIRST) == bucket;
+        for (size_t j = 0; any && j < BLOCK; j++) {
+            s->members[n] = (uint32_t)(i + j);
+            n += key[i + j] >> SHIFT_FIRST == bucket;
+        }
+    }
+    for (; i < s->list.n; i++)
+        if (key[i] >> SHIFT_FIRST == bucket) s->members[n++] = (uint32_t)i;
     return n;
 }
 
-/* The fewest heavy tokens that are sure to hold `mass`, sorted: whole buckets from the heaviest down. */
-static size_t gather_heavy(pn_sampler *s, double mass) {
-    for (uint32_t i = 0; i < s->n_vocab; i++) s->bucket[f32_bits(s->logits[i]) >> 16] += (double)s->logits[i];
-    uint32_t b = N_BUCKETS - 1;
-    for (double sum = s->bucket[b]; sum < mass && b > 0; sum += s->bucket[b]) b--;
-    memset(s->bucket, 0, N_BUCKETS * sizeof *s->bucket);
-    const size_t n = gather(s, f32_from_bits(b << 16));
-    qsort(s->candidates, n, sizeof *s->candidates, compare_candidates);
-    return n;
-}
-
-static double sum_candidates(const candidate *c, size_t n) {
-    double sum = 0;
-    for (size_t i = 0; i < n; i++) sum += (double)c[i].weight;
-    return sum;
-}
-
-/* Keep the first candidates (sorted) until they hold top_p of `total`. */
-static size_t cut_top_p(const candidate *c, size_t n, double mass) {
-    double sum = 0;
+/* Of the first n members keep those in the bucket, among the ten bits above `shift`, where the target is reached. */
+static size_t refine_members(pn_sampler *s, size_t n, uint32_t shift, double target, double *before) {
+    const token_list *list = &s->list;
+    double mass[N_FINE_BUCKETS] = { 0 };
     for (size_t i = 0; i < n; i++) {
-        sum += (double)c[i].weight;
-        if (sum >= mass) return i + 1;
+        const uint32_t at = s->members[i];
+        mass[(list->key[at] >> shift) % N_FINE_BUCKETS] += (double)list->weight[at];
     }
-    return n;
-}
-
-/* Keep, in order, what has at least min_p of the likeliest token's weight, which is 1. */
-static size_t cut_min_p(candidate *c, size_t n, float min_p) {
+    const uint32_t bucket = find_bucket(mass, N_FINE_BUCKETS, target, before);
     size_t kept = 0;
-    for (size_t i = 0; i < n; i++)
-        if (c[i].weight >= min_p) c[kept++] = c[i];
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t at = s->members[i];
+        s->members[kept] = at;
+        kept += (list->key[at] >> shift) % N_FINE_BUCKETS == bucket;
+    }
     return kept;
 }
 
-static size_t find_candidates(pn_sampler *s, const float *logits, float max) {
-    const pn_sampling_params *p = &s->params;
-    size_t n;
-    if (p->top_k > 0 && (uint32_t)p->top_k < s->n_vocab) {
-        n = select_top_k(s, logits, (size_t)p->top_k);
-        for (size_t i = 0; i < n; i++)
-            s->candidates[i].weight = weight_of(s->candidates[i].weight, max, p->temperature);
-        while (n > 1 && !(s->candidates[n - 1].weight > 0)) n--;
-        if (p->top_p < 1) n = cut_top_p(s->candidates, n, (double)p->top_p * sum_candidates(s->candidates, n));
-    } else {
-        const double total = weigh_all(s, logits, max);
-        if (p->top_p < 1) {
-            n = gather_heavy(s, (double)p->top_p * total);
-            n = cut_top_p(s->candidates, n, (double)p->top_p * total);
-        } else
-            n = gather(s, p->min_p);
+/* The first place of the list at which the weights reach the target; the last one with any weight if they do not. */
+static place find_place(pn_sampler *s, double target) {
+    double sum = 0;
+    size_t n = gather_members(s, find_bucket(s->mass, N_BUCKETS, target, &sum));
+    for (uint32_t shift = SHIFT_FIRST; n > 1 && shift > 0;) {
+        shift -= SHIFT_STEP;
+        n = refine_members(s, n, shift, target, &sum);
     }
-    return p->min_p > 0 ? cut_min_p(s->candidates, n, p->min_p) : n;
+    size_t i = 0; /* equal keys: in the order of ids */
+    for (;; i++) {
+        sum += (double)s->list.weight[s->members[i]];
+        if (sum >= target || i + 1 == n) break;
+    }
+    const uint32_t at = s->members[i];
+    return (place){ .key = s->list.key[at], .token = list_token(&s->list, at), .mass = sum };
 }
 
-/* In the candidates' order: sorted by weight where a filter sorted them, else by id. */
-static uint32_t draw(pn_sampler *s, size_t n) {
-    const double target = rng_uniform(s->rng) * sum_candidates(s->candidates, n);
-    double sum = 0;
-    for (size_t i = 0; i < n; i++) {
-        sum += (double)s->candidates[i].weight;
-        if (sum > target) return s->candidates[i].token;
+static bool is_behind(uint32_t key, uint32_t token, place last) {
+    return key > last.key || (key == last.key && token > last.token);
+}
+
+/* Drop what lies behind a place. */
+static void list_cut(pn_sampler *s, place last) {
+    token_list *list = &s->list;
+    size_t kept = 0;
+    for (size_t i = 0; i < list->n; i++) {
+        const uint32_t token = list_token(list, i);
+        if (is_behind(list->key[i], token, last)) continue;
+        list->key[kept] = list->key[i];
+        list->weight[kept] = list->weight[i];
+        s->tokens[kept++] = token;
     }
-    return s->candidates[n - 1].token;
+    list->n = kept;
+    list->token = s->tokens;
+}
+
+/* ---- filters and draw -------------------------------------------------------------------------------------------- */
+
+/* Weights that make the search count tokens. */
+static void list_count(pn_sampler *s) {
+    for (size_t i = 0; i < s->list.n; i++) s->list.weight[i] = 1;
+    tally(s);
+}
+
+/* e^x for -87.3 < x <= 0, else anything: the steps of exp_f32 without its clamps, which would be branches in a loop. */
+static inline float exp_in_range(float x) {
+    const float t = x * EXP_LOG2E + EXP_MAGIC;
+    const float n = t - EXP_MAGIC;
+    float r = x - n * EXP_LN2_HI;
+    r = r - n * EXP_LN2_LO;
+    float p = EXP_P0;
+    p = p * r + EXP_P1;
+    p = p * r + EXP_P2;
+    p = p * r + EXP_P3;
+    p = p * r + EXP_P4;
+    p = p * r + EXP_P5;
+    p = p * (r * r) + r;
+    p = p + 1.0f;
+    return f32_from_bits(f32_bits(p) + (f32_bits(t) << 23));
+}
+
+static void list_weigh(pn_sampler *s) {
+    const float inverse = 1 / s->params.temperature;
+    const float scale = inverse <= FLT_MAX ? -inverse : -FLT_MAX; /* not infinite: the likeliest has 0 * scale */
+    const uint32_t end = f32_bits(WEIGHT_RANGE * s->params.temperature);
+    const uint32_t *restrict key = s->list.key;
+    float *restrict weight = s->list.weight;
+    for (size_t i = 0, n = s->list.n; i < n; i++) {
+        const float w = exp_in_range(f32_from_bits(key[i]) * scale);
+        weight[i] = f32_from_bits(f32_bits(w) & -(uint32_t)(key[i] < end)); /* a mask, no branch */
+    }
+}
+
+static void list_all(pn_sampler *s, const float *restrict logits, float max) {
+    uint32_t *restrict key = s->list.key;
+    for (size_t i = 0, n = s->n_vocab; i < n; i++) key[i] = f32_bits(max - logits[i]);
+    s->list.n = s->n_vocab;
+    s->list.token = NULL;
+}
+
+/* The tokens with keys up to `last`; chunks whose best token has a higher one are not looked at. */
+static void list_up_to(pn_sampler *s, const float *logits, float max, uint32_t last) {
+    size_t kept = 0;
+    for (size_t begin = 0; begin < s->n_vocab; begin += CHUNK) {
+        if (f32_bits(max - s->chunk_max[begin / CHUNK]) > last) continue;
+        const size_t end = size_min(begin + CHUNK, s->n_vocab);
+        for (size_t i = begin; i < end; i++) {
+            const uint32_t key = f32_bits(max - logits[i]);
+            s->list.key[kept] = key;
+            s->tokens[kept] = (uint32_t)i;
+            kept += key <= last;
+        }
+    }
+    s->list.n = kept;
+    s->list.token = s->tokens;
+}
+
+/* A key that at least k tokens do not exceed: that of the k-th best chunk's best token. */
+static uint32_t find_key_top_k(pn_sampler *s, float max, size_t k) {
+    const size_t n_chunks = ((size_t)s->n_vocab + CHUNK - 1) / CHUNK;
+    if (k >= n_chunks) return ALL_KEYS;
+    for (size_t c = 0; c < n_chunks; c++) s->list.key[c] = f32_bits(max - s->chunk_max[c]);
+    s->list.n = n_chunks;
+    s->list.token = NULL;
+    list_count(s);
+    return find_place(s, (double)k).key;
+}
+
+/* List what top_k keeps, and of it what min_p keeps where that needs no total of weights before. */
+static void list_candidates(pn_sampler *s, const float *logits, float max) {
+    const pn_sampling_params *p = &s->params;
+    const size_t k = p->top_k > 0 && (uint32_t)p->top_k < s->n_vocab ? (size_t)p->top_k : s->n_vocab;
+    uint32_t last = k < s->n_vocab ? find_key_top_k(s, max, k) : ALL_KEYS;
+    if (!(p->top_p < 1) && s->key_min_p < last) last = s->key_min_p;
+    if (last == ALL_KEYS)
+        list_all(s, logits, max);
+    else
+        list_up_to(s, logits, max, last);
+    if (s->list.n <= k) return;
+    list_count(s);
+    list_cut(s, find_place(s, (double)k));
+}
+
+static uint32_t draw(pn_sampler *s, const float *logits, float max) {
+    const pn_sampling_params *p = &s->params;
+    list_candidates(s, logits, max);
+    list_weigh(s);
+    double total = tally(s);
+    place last = { .key = ALL_KEYS, .mass = total };
+    if (p->top_p < 1) {
+        if (s->key_min_p != ALL_KEYS) {
+            list_cut(s, (place){ .key = s->key_min_p, .token = UINT32_MAX });
+            tally(s);
+        }
+        last = find_place(s, (double)p->top_p * total);
+    }
+    const place drawn = find_place(s, rng_uniform(s->rng) * last.mass);
+    return is_behind(drawn.key, drawn.token, last) ? last.token : drawn.token; /* by a rounding, if ever */
 }
 
 static int sample_entered(pn_sampler *s, const float *logits, const uint32_t *seen, size_t n_seen, uint32_t *token) {
     float max = 0;
     PN_TRY(prepare_logits(s, logits, seen, n_seen, &logits));
-    PN_TRY(find_max(logits, s->n_vocab, &max));
-    if (s->params.temperature > 0) {
-        *token = draw(s, find_candidates(s, logits, max));
-        return PN_OK;
-    }
-    uint32_t i = 0;
-    while (logits[i] < max) i++;
-    *token = i;
+    PN_TRY(find_max(s, logits, &max));
+    *token = s->params.temperature > 0 ? draw(s, logits, max) : find_argmax(s, logits, max);
     return PN_OK;
 }
 
@@ -393,7 +544,11 @@ int pn_sample(pn_sampler *sampler, const float *logits, const uint32_t *seen, si
 }
 
 int pn_sample_state(pn_sampler *sampler, const pn_state *state, uint32_t *token) {
-    const float *logits = state ? pn_state_logits(state) : NULL;
+    if (!sampler || !state || !token) return pn_fail(PN_ERR_ARGUMENT, "sample: an argument is NULL");
+    if (state->model->hp.n_vocab != sampler->n_vocab)
+        return pn_fail(PN_ERR_ARGUMENT, "sample: the sampler is for %u tokens, the state's model has %u",
+                       sampler->n_vocab, state->model->hp.n_vocab);
+    const float *logits = pn_state_logits(state);
     if (!logits) return pn_fail(PN_ERR_ARGUMENT, "sample: the state has no logits: evaluate a token first");
     size_t n;
     const uint32_t *tokens = pn_state_tokens(state, &n);

@@ -1,7 +1,12 @@
-/* stream.c - evaluate, sample, call back, repeat.                                                            (rank 11)
+/* stream.c - a prompt in, a reply token by token through a callback: evaluate, sample, call back, repeat.    (rank 11)
  *
- * Stands on the public calls alone; holds nothing between calls. */
+ * No arithmetic and no policy of its own: it stands on the public step calls, looks into the state only to see whose it
+ * is, and holds nothing between calls. Everything is checked before the state changes.
+ *
+ * The one thing to know first: a token is evaluated only when another one is to be sampled after it. So the last token
+ * of a reply needs no room in the context, and a prompt that fills the context still gets one token. */
 #include "pantheon.h"
+#include "state.h"
 #include "status.h"
 
 #include <stdlib.h>
@@ -43,6 +48,7 @@ static int generate(const stream *s, int max_tokens, int *n_generated) {
     for (*n_generated = 0; *n_generated < max_tokens;) {
         uint32_t token;
         size_t held;
+        if (state_take_cancel(s->state)) return pn_fail(PN_ERR_CANCELLED, "stream: cancelled");
         PN_TRY(pn_sample_state(s->sampler, s->state, &token));
         if (is_stop(s, token)) return PN_OK;
         ++*n_generated;
@@ -54,26 +60,37 @@ static int generate(const stream *s, int max_tokens, int *n_generated) {
     return PN_OK;
 }
 
+static int check_arguments(const pn_model *model, const pn_state *state, const uint32_t *tokens, int n_tokens,
+                           int max_tokens) {
+    if (!model) return pn_fail(PN_ERR_ARGUMENT, "stream: model is NULL");
+    if (!state) return pn_fail(PN_ERR_ARGUMENT, "stream: state is NULL");
+    if (state->model != model) return pn_fail(PN_ERR_ARGUMENT, "stream: the state does not belong to this model");
+    if (n_tokens < 0) return pn_fail(PN_ERR_ARGUMENT, "stream: n_tokens is %d; it must be 0 or more", n_tokens);
+    if (max_tokens < 0) return pn_fail(PN_ERR_ARGUMENT, "stream: max_tokens is %d; it must be 0 or more", max_tokens);
+    if (n_tokens && !tokens) return pn_fail(PN_ERR_ARGUMENT, "stream: tokens is NULL, n_tokens is %d", n_tokens);
+    if (!n_tokens && !pn_state_logits(state))
+        return pn_fail(PN_ERR_ARGUMENT, "stream: no tokens, and the state has no logits to go on from");
+    return PN_OK;
+}
+
+static int stream_init(stream *s, pn_sampling_params *params) {
+    const pn_tokenizer *tokenizer = pn_model_tokenizer(s->model);
+    pn_model_info info;
+    pn_model_describe(s->model, &info);
+    s->n_context = info.n_context;
+    s->n_stop_ids = pn_tokenizer_stop_ids(tokenizer, s->stop_ids, STOP_IDS_MAX);
+    if (s->n_stop_ids > STOP_IDS_MAX)
+        return pn_fail(PN_ERR_UNSUPPORTED, "stream: the file names %d end tokens; at most %d", s->n_stop_ids,
+                       STOP_IDS_MAX);
+    s->sampler = pn_sampler_new(info.n_vocab, params);
+    return s->sampler ? PN_OK : (int)pn_last_status();
+}
+
 int pn_stream_tokens(pn_model *model, pn_state *state, const uint32_t *tokens, int n_tokens, int max_tokens,
                      pn_sampling_params *params, pn_token_callback callback, void *user_data) {
-    if (!model || !state || n_tokens < 0 || max_tokens < 0 || (n_tokens && !tokens)) {
-        pn_fail(PN_ERR_ARGUMENT,
-                "stream: model, state or tokens is NULL, or a count is negative (%d tokens, %d at most)", n_tokens,
-                max_tokens);
-        return -1;
-    }
-    pn_model_info info;
-    pn_model_describe(model, &info);
-    stream s = {
-        .model = model, .state = state, .callback = callback, .user_data = user_data, .n_context = info.n_context
-    };
-    s.n_stop_ids = pn_tokenizer_stop_ids(pn_model_tokenizer(model), s.stop_ids, STOP_IDS_MAX);
-    if (s.n_stop_ids > STOP_IDS_MAX) {
-        pn_fail(PN_ERR_UNSUPPORTED, "stream: the file names %d end tokens; at most %d", s.n_stop_ids, STOP_IDS_MAX);
-        return -1;
-    }
-    s.sampler = pn_sampler_new(info.n_vocab, params);
-    if (!s.sampler) return -1;
+    if (check_arguments(model, state, tokens, n_tokens, max_tokens) != PN_OK) return -1;
+    stream s = { .model = model, .state = state, .callback = callback, .user_data = user_data };
+    if (stream_init(&s, params) != PN_OK) return -1;
     int n_generated = 0;
     int status = n_tokens ? eval_tokens(&s, tokens, (size_t)n_tokens) : PN_OK;
     if (status == PN_OK) status = generate(&s, max_tokens, &n_generated);
@@ -84,7 +101,7 @@ int pn_stream_tokens(pn_model *model, pn_state *state, const uint32_t *tokens, i
 int pn_stream(pn_model *model, pn_state *state, const char *prompt, int max_tokens, pn_sampling_params *params,
               pn_token_callback callback, void *user_data) {
     if (!model || !state || !prompt) {
-        pn_fail(PN_ERR_ARGUMENT, "stream: model, state or prompt is NULL");
+        pn_fail(PN_ERR_ARGUMENT, "stream: %s is NULL", !model ? "model" : !state ? "state" : "prompt");
         return -1;
     }
     const pn_tokenizer *tokenizer = pn_model_tokenizer(model);
