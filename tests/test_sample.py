@@ -180,7 +180,7 @@ def test_a_vocabulary_of_150000_draws_what_numpy_draws(chain: dict[str, Any], de
 
 def test_frequencies_follow_the_distribution() -> None:
     logits = np.array([2.0, 1.0, 0.5, 0.0, -1.0, 1.0], np.float32)
-    chain = {"temperature": 0.7, "top_k": 5}
+    chain: dict[str, Any] = {"temperature": 0.7, "top_k": 5}
     expected = expect(logits, (), (), chain)
     sampler = make_sampler(len(logits), seed=3, **chain)
     n = 20_000
@@ -204,7 +204,7 @@ def test_a_draw_costs_less_than_five_percent_of_a_small_models_token() -> None:
     limit = 0.05 * 8e-3  # SmolLM2-135M: about 8 ms per token
     logits = np.random.default_rng(0).normal(0, 2.5, 150_000).astype(np.float32)
     penalties = {"repeat_penalty": 1.1, "presence_penalty": 0.1, "frequency_penalty": 0.1}
-    chains: list[tuple[float, dict[str, float]]] = [
+    chains: list[tuple[float, dict[str, Any]]] = [
         (limit / 2, {}),
         (limit, {"temperature": 0.8, "top_k": 40, "top_p": 0.95, **penalties}),
         (limit * 2, {"temperature": 0.8, "top_p": 0.95}),  # twice: the machine may be busy with something else
