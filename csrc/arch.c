@@ -128,7 +128,7 @@ static int read_rope(const pn_gguf *gguf, const arch_spec *spec, hparams *hp) {
     PN_TRY(gguf_get_str(gguf, key.text, &type, &len, &present));
     if (!present || (len == 4 && !memcmp(type, "none", 4))) return PN_OK;
     if (len == 6 && !memcmp(type, "linear", 6))
-        return read_float(gguf, spec, "rope.scaling.factor", 1e-3f, 1e6f, 1.0f, &hp->rope_scale);
+        return read_float(gguf, spec, "rope.scaling.factor", 1e-2f, 1e6f, 1.0f, &hp->rope_scale);
     return pn_fail(PN_ERR_UNSUPPORTED, "%s is \"%.*s\"; known: none, linear", key.text, (int)size_min(len, 32), type);
 }
 

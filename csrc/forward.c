@@ -3,10 +3,11 @@
  * The transformer of the llama family: RMSNorm, rotary positions, grouped-query attention, SwiGLU, residual stream.
  * Reads properties of the model, never names. Every value depends on its own token and the tokens before it in its
  * state only, computed in one fixed order: batches, threads and instruction sets change no bit. */
+#include "forward.h"
+
 #include "attention.h"
 #include "mathf.h"
 #include "pantheon.h"
-#include "state.h"
 #include "status.h"
 
 #include <math.h>
@@ -302,29 +303,37 @@ static int check_slice(const pn_model *model, const pn_slice *slice, size_t inde
     return PN_OK;
 }
 
+/* All states are entered. */
+static int eval_entered(pn_model *model, watch *w) {
+    clock_gettime(CLOCK_MONOTONIC, &w->last);
+    for (size_t i = 0; i < w->n_slices; i++) {
+        PN_TRY(check_slice(model, &w->slices[i], i));
+        w->total += w->slices[i].n;
+    }
+    for (size_t i = 0; i < w->n_slices; i++) w->slices[i].state->has_logits = false;
+    return eval_all(model, w);
+}
+
+int forward_eval(pn_state *state, const uint32_t *tokens, size_t n, pn_progress_callback progress, void *user_data) {
+    const pn_slice slice = { .state = state, .tokens = tokens, .n = n };
+    watch w = { .slices = &slice, .n_slices = 1, .progress = progress, .user_data = user_data };
+    return eval_entered(state->model, &w);
+}
+
 int pn_eval(pn_model *model, const pn_slice *slices, size_t n_slices, pn_progress_callback progress, void *user_data) {
     if (!model || !slices || !n_slices) return pn_fail(PN_ERR_ARGUMENT, "eval: no model or no slices");
     watch w = { .slices = slices, .n_slices = n_slices, .progress = progress, .user_data = user_data };
-    clock_gettime(CLOCK_MONOTONIC, &w.last);
     int status = PN_OK;
     size_t entered = 0;
     for (; status == PN_OK && entered < n_slices; entered++) {
-        const pn_slice *slice = &slices[entered];
-        if (!slice->state || slice->state->model != model) {
+        pn_state *state = slices[entered].state;
+        if (!state || state->model != model)
             status = pn_fail(PN_ERR_ARGUMENT, "eval: the state of slice %zu does not belong to this model", entered);
-            break;
-        }
-        if (!state_enter(slice->state)) {
+        else if (!state_enter(state))
             status = pn_fail(PN_ERR_BUSY, "eval: the state of slice %zu is in use by another call or slice", entered);
-            break;
-        }
-        status = check_slice(model, slice, entered);
-        w.total += slice->n;
+        if (status != PN_OK) break;
     }
-    if (status == PN_OK) {
-        for (size_t i = 0; i < n_slices; i++) slices[i].state->has_logits = false;
-        status = eval_all(model, &w);
-    }
+    if (status == PN_OK) status = eval_entered(model, &w);
     for (size_t i = 0; i < entered; i++) state_leave(slices[i].state);
     return status;
 }

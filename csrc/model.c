@@ -167,8 +167,8 @@ static int load_rope(loader *l) {
     }
     for (uint32_t i = 0; status == PN_OK && i < hp->n_rot / 2; i++) {
         const double factor = factors ? (double)factors[i] : 1.0;
-        if (!(factor >= 1e-6 && factor <= 1e6))
-            status = pn_fail(PN_ERR_CORRUPT, "rope_freqs.weight[%u] is %g; it must be between 1e-6 and 1e6", i, factor);
+        if (!(factor >= 1e-2 && factor <= 1e6))
+            status = pn_fail(PN_ERR_CORRUPT, "rope_freqs.weight[%u] is %g; it must be between 0.01 and 1e6", i, factor);
         else {
             const double exponent = -2.0 * i / hp->n_rot * log_f64((double)hp->rope_base);
             model->rope_freqs[i] = exp_f64(exponent) / factor / (double)hp->rope_scale;

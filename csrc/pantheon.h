@@ -281,8 +281,9 @@ void pn_sampler_free(pn_sampler *sampler);
  * last penalty_window of them). Equal seeds give equal draws for equal inputs, independent of threads and history.
  * Errors: NUMERIC (no finite logit), BUSY. */
 int pn_sample(pn_sampler *sampler, const float *logits, const uint32_t *seen, size_t n_seen, uint32_t *token);
-/* The same on the logits and tokens of a state; PN_ERR_ARGUMENT if it has no logits. */
-int pn_sample_state(pn_sampler *sampler, const pn_state *state, uint32_t *token);
+/* The same on the logits and tokens of a state. PN_ERR_ARGUMENT if it has no logits or if its model's vocabulary is not
+ * the sampler's, PN_ERR_BUSY while another call has it. */
+int pn_sample_state(pn_sampler *sampler, pn_state *state, uint32_t *token);
 
 /* ---- Streaming: evaluate, sample, call back, repeat -------------------------------------------------------- */
 

@@ -543,14 +543,15 @@ int pn_sample(pn_sampler *sampler, const float *logits, const uint32_t *seen, si
     return status;
 }
 
-int pn_sample_state(pn_sampler *sampler, const pn_state *state, uint32_t *token) {
+int pn_sample_state(pn_sampler *sampler, pn_state *state, uint32_t *token) {
     if (!sampler || !state || !token) return pn_fail(PN_ERR_ARGUMENT, "sample: an argument is NULL");
     if (state->model->hp.n_vocab != sampler->n_vocab)
         return pn_fail(PN_ERR_ARGUMENT, "sample: the sampler is for %u tokens, the state's model has %u",
                        sampler->n_vocab, state->model->hp.n_vocab);
-    const float *logits = pn_state_logits(state);
-    if (!logits) return pn_fail(PN_ERR_ARGUMENT, "sample: the state has no logits: evaluate a token first");
-    size_t n;
-    const uint32_t *tokens = pn_state_tokens(state, &n);
-    return pn_sample(sampler, logits, tokens, n, token);
+    if (!state_enter(state)) return pn_fail(PN_ERR_BUSY, "sample: the state is in use by another call");
+    const int status = state->has_logits
+                           ? pn_sample(sampler, state->logits, state->tokens, state->n_tokens, token)
+                           : pn_fail(PN_ERR_ARGUMENT, "sample: the state has no logits: evaluate a token first");
+    state_leave(state);
+    return status;
 }

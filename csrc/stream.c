@@ -1,12 +1,12 @@
 /* stream.c - a prompt in, a reply token by token through a callback: evaluate, sample, call back, repeat.    (rank 11)
  *
- * No arithmetic and no policy of its own: it stands on the public step calls, looks into the state only to see whose it
- * is, and holds nothing between calls. Everything is checked before the state changes.
+ * No arithmetic and no policy of its own. It has the state from its first look at it to its end, so that no other call
+ * can come between two tokens, and holds nothing between calls. Everything is checked before the state changes.
  *
  * The one thing to know first: a token is evaluated only when another one is to be sampled after it. So the last token
  * of a reply needs no room in the context, and a prompt that fills the context still gets one token. */
+#include "forward.h"
 #include "pantheon.h"
-#include "state.h"
 #include "status.h"
 
 #include <stdlib.h>
@@ -31,11 +31,6 @@ static bool is_stop(const stream *s, uint32_t token) {
     return false;
 }
 
-static int eval_tokens(const stream *s, const uint32_t *tokens, size_t n) {
-    const pn_slice slice = { .state = s->state, .tokens = tokens, .n = n };
-    return pn_eval(s->model, &slice, 1, NULL, NULL);
-}
-
 /* Pass a token to the callback; true if it wants no more. */
 static bool tell(const stream *s, uint32_t token) {
     size_t len;
@@ -47,15 +42,13 @@ static bool tell(const stream *s, uint32_t token) {
 static int generate(const stream *s, int max_tokens, int *n_generated) {
     for (*n_generated = 0; *n_generated < max_tokens;) {
         uint32_t token;
-        size_t held;
         if (state_take_cancel(s->state)) return pn_fail(PN_ERR_CANCELLED, "stream: cancelled");
-        PN_TRY(pn_sample_state(s->sampler, s->state, &token));
+        PN_TRY(pn_sample(s->sampler, s->state->logits, s->state->tokens, s->state->n_tokens, &token));
         if (is_stop(s, token)) return PN_OK;
         ++*n_generated;
         if (tell(s, token) || *n_generated == max_tokens) return PN_OK;
-        pn_state_tokens(s->state, &held);
-        if (held >= s->n_context) return PN_OK; /* sampled, but there is no room to go on from it */
-        PN_TRY(eval_tokens(s, &token, 1));
+        if (s->state->n_tokens >= s->n_context) return PN_OK; /* sampled, but there is no room to go on from it */
+        PN_TRY(forward_eval(s->state, &token, 1, NULL, NULL));
     }
     return PN_OK;
 }
@@ -68,8 +61,6 @@ static int check_arguments(const pn_model *model, const pn_state *state, const u
     if (n_tokens < 0) return pn_fail(PN_ERR_ARGUMENT, "stream: n_tokens is %d; it must be 0 or more", n_tokens);
     if (max_tokens < 0) return pn_fail(PN_ERR_ARGUMENT, "stream: max_tokens is %d; it must be 0 or more", max_tokens);
     if (n_tokens && !tokens) return pn_fail(PN_ERR_ARGUMENT, "stream: tokens is NULL, n_tokens is %d", n_tokens);
-    if (!n_tokens && !pn_state_logits(state))
-        return pn_fail(PN_ERR_ARGUMENT, "stream: no tokens, and the state has no logits to go on from");
     return PN_OK;
 }
 
@@ -86,14 +77,26 @@ static int stream_init(stream *s, pn_sampling_params *params) {
     return s->sampler ? PN_OK : (int)pn_last_status();
 }
 
+/* With the state entered: the prompt, then the reply. */
+static int run(const stream *s, const uint32_t *tokens, int n_tokens, int max_tokens, int *n_generated) {
+    if (n_tokens)
+        PN_TRY(forward_eval(s->state, tokens, (size_t)n_tokens, NULL, NULL));
+    else if (!s->state->has_logits)
+        return pn_fail(PN_ERR_ARGUMENT, "stream: no tokens, and the state has no logits to go on from");
+    return generate(s, max_tokens, n_generated);
+}
+
 int pn_stream_tokens(pn_model *model, pn_state *state, const uint32_t *tokens, int n_tokens, int max_tokens,
                      pn_sampling_params *params, pn_token_callback callback, void *user_data) {
     if (check_arguments(model, state, tokens, n_tokens, max_tokens) != PN_OK) return -1;
     stream s = { .model = model, .state = state, .callback = callback, .user_data = user_data };
     if (stream_init(&s, params) != PN_OK) return -1;
-    int n_generated = 0;
-    int status = n_tokens ? eval_tokens(&s, tokens, (size_t)n_tokens) : PN_OK;
-    if (status == PN_OK) status = generate(&s, max_tokens, &n_generated);
+    int n_generated = 0, status;
+    if (state_enter(state)) {
+        status = run(&s, tokens, n_tokens, max_tokens, &n_generated);
+        state_leave(state);
+    } else
+        status = pn_fail(PN_ERR_BUSY, "stream: the state is in use by another call");
     pn_sampler_free(s.sampler);
     return status == PN_OK ? n_generated : -1;
 }

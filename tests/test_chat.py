@@ -23,7 +23,7 @@ FORCE: dict[str, Any] = {"logit_bias": {A: 1000.0}}
 
 @pytest.fixture(scope="module")
 def model(tiny_model: str) -> Iterator[pantheon.Model]:
-    with pantheon.load(tiny_model) as loaded:
+    with pantheon.load(tiny_model, blas=False) as loaded:
         yield loaded
 
 

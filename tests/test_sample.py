@@ -7,7 +7,6 @@ from 0 to 1) the comparison is left out.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -197,24 +196,3 @@ def test_greedy_is_numpys_argmax() -> None:
         for _ in range(20):
             logits = rng.integers(-5, 6, n_vocab).astype(np.float32)  # many ties
             assert draw(sampler, logits) == int(np.argmax(logits))
-
-
-@pytest.mark.timing
-def test_a_draw_costs_less_than_five_percent_of_a_small_models_token() -> None:
-    limit = 0.05 * 8e-3  # SmolLM2-135M: about 8 ms per token
-    logits = np.random.default_rng(0).normal(0, 2.5, 150_000).astype(np.float32)
-    penalties = {"repeat_penalty": 1.1, "presence_penalty": 0.1, "frequency_penalty": 0.1}
-    chains: list[tuple[float, dict[str, Any]]] = [
-        (limit / 2, {}),
-        (limit, {"temperature": 0.8, "top_k": 40, "top_p": 0.95, **penalties}),
-        (limit * 2, {"temperature": 0.8, "top_p": 0.95}),  # twice: the machine may be busy with something else
-        (limit * 2, {"temperature": 0.8}),
-    ]
-    for bound, chain in chains:
-        sampler = make_sampler(len(logits), **chain)
-        times = []
-        for _ in range(60):
-            start = time.perf_counter()
-            draw(sampler, logits, range(64))
-            times.append(time.perf_counter() - start)
-        assert min(times) < bound, chain

@@ -233,6 +233,46 @@ def test_a_cancel_that_waits_is_taken_before_a_token_is_sampled(model: Any) -> N
     assert stream(model, state, [], 1)[0] == 1  # it was taken, and the logits are still there
 
 
+def test_a_state_belongs_to_its_stream_until_the_reply_ends(model: Any) -> None:
+    """Between two tokens too: a second call is refused as busy and changes nothing."""
+    state = new_state(model)
+    one = ffi.new("uint32_t[1]", [5])
+    piece = ffi.new("pn_slice *", {"state": state, "tokens": one, "n": 1})
+    sampler, token = lib.pn_sampler_new(lib.pn_tokenizer_n_vocab(lib.pn_model_tokenizer(model)), ffi.NULL), one
+    seen: list[int] = []
+
+    def meddle(_: int, __: bytes) -> int:
+        seen.append(lib.pn_eval(model, piece, 1, ffi.NULL, ffi.NULL))
+        seen.append(lib.pn_state_rewind(state, 0))
+        seen.append(lib.pn_state_reset(state))
+        seen.append(lib.pn_sample_state(sampler, state, token))
+        seen.append(stream(model, state, PROMPT, 1)[0])
+        return 0
+
+    params = make_params(NO_STOP)
+    undisturbed = stream(model, new_state(model), PROMPT, 4, params)
+    assert stream(model, state, PROMPT, 4, params, meddle) == undisturbed
+    assert set(seen) == {lib.PN_ERR_BUSY, -1}
+    lib.pn_sampler_free(sampler)
+
+
+def test_two_streams_at_once_give_what_each_gives_alone(model: Any) -> None:
+    params = make_params(NO_STOP)
+    prompts = [PROMPT, PROMPT[::-1]]
+    alone = [stream(model, new_state(model), prompt, 24, params)[1] for prompt in prompts]
+    together: list[list[int]] = [[], []]
+
+    def work(index: int) -> None:
+        together[index] = stream(model, new_state(model), prompts[index], 24, params)[1]
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert together == alone
+
+
 def test_a_text_is_streamed_as_its_ids(model: Any) -> None:
     params = make_params(NO_STOP)
     text = "The capital of <|im_start|>"  # spelled by a user: no control token
