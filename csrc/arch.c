@@ -23,7 +23,11 @@ static const arch_spec ARCHS[] = {
 };
 
 const char *arch_known(void) {
-    return "llama";
+    static _Thread_local char names[256];
+    size_t at = 0;
+    for (size_t i = 0; i < PN_ARRAY_LEN(ARCHS) && at < sizeof names; i++)
+        at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", i ? ", " : "", ARCHS[i].name);
+    return names;
 }
 
 uint64_t arch_dim(const hparams *hp, char letter) {
@@ -115,21 +119,28 @@ static int refuse_unbuilt(const pn_gguf *gguf, const arch_spec *spec, uint32_t n
     return PN_OK;
 }
 
+/* Positions divided by a factor. Without a type a factor means linear scaling, also under the key of older files. */
+static int read_rope_scaling(const pn_gguf *gguf, const arch_spec *spec, hparams *hp) {
+    const key_name key = key_of(spec, "rope.scaling.type");
+    const char *type;
+    size_t len;
+    bool present;
+    hp->rope_scale = 1;
+    PN_TRY(gguf_get_str(gguf, key.text, &type, &len, &present));
+    if (present && len == 4 && !memcmp(type, "none", 4)) return PN_OK;
+    if (present && !(len == 6 && !memcmp(type, "linear", 6)))
+        return pn_fail(PN_ERR_UNSUPPORTED, "%s is \"%.*s\"; known: none, linear", key.text, (int)size_min(len, 32),
+                       type);
+    PN_TRY(read_float(gguf, spec, "rope.scale_linear", 1e-2f, 1e6f, 1.0f, &hp->rope_scale));
+    return read_float(gguf, spec, "rope.scaling.factor", 1e-2f, 1e6f, hp->rope_scale, &hp->rope_scale);
+}
+
 static int read_rope(const pn_gguf *gguf, const arch_spec *spec, hparams *hp) {
     PN_TRY(read_count(gguf, spec, "rope.dimension_count", 2, hp->head_size, hp->head_size, &hp->n_rot));
     if (hp->n_rot % 2)
         return pn_fail(PN_ERR_METADATA, "%s.rope.dimension_count is %u; it must be even", spec->name, hp->n_rot);
     PN_TRY(read_float(gguf, spec, "rope.freq_base", 1.0f, 1e12f, 10000.0f, &hp->rope_base));
-    hp->rope_scale = 1;
-    const key_name key = key_of(spec, "rope.scaling.type");
-    const char *type;
-    size_t len;
-    bool present;
-    PN_TRY(gguf_get_str(gguf, key.text, &type, &len, &present));
-    if (!present || (len == 4 && !memcmp(type, "none", 4))) return PN_OK;
-    if (len == 6 && !memcmp(type, "linear", 6))
-        return read_float(gguf, spec, "rope.scaling.factor", 1e-2f, 1e6f, 1.0f, &hp->rope_scale);
-    return pn_fail(PN_ERR_UNSUPPORTED, "%s is \"%.*s\"; known: none, linear", key.text, (int)size_min(len, 32), type);
+    return read_rope_scaling(gguf, spec, hp);
 }
 
 static int read_heads(const pn_gguf *gguf, const arch_spec *spec, hparams *hp) {

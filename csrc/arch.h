@@ -59,7 +59,7 @@ int arch_read(const pn_gguf *gguf, hparams *out);
 
 /* The size that a shape letter stands for. */
 uint64_t arch_dim(const hparams *hp, char letter);
-/* "llama, qwen2": the known names, for messages. Static. */
+/* "llama, qwen2": the known names, for messages. Borrowed until this thread's next call. */
 const char *arch_known(void);
 
 #endif

@@ -14,7 +14,10 @@
 #include <string.h>
 #include <time.h>
 
-enum { PROGRESS_NS = 50000000 };
+enum {
+    PROGRESS_NS = 50000000,
+    BATCH_MIN = 16, /* below it a prompt reads the weights too often */
+};
 
 /* One token of a batch. */
 typedef struct row {
@@ -24,6 +27,8 @@ typedef struct row {
     float *logits; /* where its logits go, or NULL */
 } row;
 
+typedef struct watch watch;
+
 typedef struct batch {
     pn_model *model;
     scratch *s;
@@ -32,17 +37,18 @@ typedef struct batch {
     size_t n;
     size_t layer;
     bool wants_logits;
+    watch *watch;
 } batch;
 
 /* What the caller sees of a running evaluation. */
-typedef struct watch {
+struct watch {
     const pn_slice *slices;
     size_t n_slices;
     pn_progress_callback progress;
     void *user_data;
     size_t done, total; /* tokens */
     struct timespec last;
-} watch;
+};
 
 /* ---- cancellation and progress ------------------------------------------------------------------------------ */
 
@@ -139,72 +145,79 @@ static void add_row(void *context, size_t t) {
 
 /* ---- products ------------------------------------------------------------------------------------------------ */
 
-static void load_activations(batch *b, const float *x, size_t ld, size_t n, size_t k) {
-    act_load(&b->s->activations, x, ld, n, k, &b->model->kernels, b->pool);
+/* Tokens whose largest product takes about a tenth of a second on one core: between products a cancel is seen. */
+static size_t tokens_at_a_time(size_t macs_per_token, size_t most) {
+    const size_t budget = (size_t)4 << 30;
+    return size_max(1, size_min(most, budget / size_max(macs_per_token, 1)));
 }
 
-static void multiply(batch *b, const matmul_job *jobs, size_t n_jobs, size_t n_tokens) {
-    matmul_run(jobs, n_jobs, &b->s->activations, n_tokens, &b->model->kernels, b->pool, b->model->use_blas);
+/* x[n_tokens, ld] with K = k times up to 4 matrices. Ends with PN_ERR_CANCELLED instead if that is wanted. */
+static int multiply(batch *b, const float *x, size_t ld, size_t n_tokens, size_t k, const matmul_job *jobs,
+                    size_t n_jobs) {
+    const pn_model *m = b->model;
+    bool quantize = false;
+    PN_TRY(watch_check(b->watch, (double)b->n * (double)b->layer / m->hp.n_layer));
+    for (size_t j = 0; j < n_jobs; j++) quantize |= pack_is_quantized(jobs[j].w->kind);
+    act_load(&b->s->activations, x, ld, n_tokens, k, quantize, &m->kernels, b->pool);
+    matmul_run(jobs, n_jobs, &b->s->activations, n_tokens, &m->kernels, b->pool, m->use_blas);
+    return PN_OK;
 }
 
-static void block_attention(batch *b) {
+static int block_attention(batch *b) {
     const pn_model *m = b->model;
     const layer_weights *w = &m->layers[b->layer];
     scratch *s = b->s;
     const matmul_job qkv[] = { { &w->q, s->q, s->ld_q }, { &w->k, s->k, s->ld_k }, { &w->v, s->v, s->ld_k } };
     const matmul_job out = { &w->out, s->h, s->ld_d };
     threads_run(b->pool, norm_attn_row, b, b->n);
-    load_activations(b, s->h, s->ld_d, b->n, m->hp.n_embd);
-    multiply(b, qkv, 3, b->n);
+    PN_TRY(multiply(b, s->h, s->ld_d, b->n, m->hp.n_embd, qkv, 3));
     threads_run(b->pool, rotate_and_store_row, b, b->n);
     threads_run(b->pool, attend_chunk, b, b->n * m->hp.n_head_kv);
-    load_activations(b, s->o, s->ld_q, b->n, (size_t)m->hp.n_head * m->hp.head_size);
-    multiply(b, &out, 1, b->n);
+    PN_TRY(multiply(b, s->o, s->ld_q, b->n, (size_t)m->hp.n_head * m->hp.head_size, &out, 1));
     threads_run(b->pool, add_row, b, b->n);
+    return PN_OK;
 }
 
-static void block_ffn(batch *b) {
+static int block_ffn(batch *b) {
     const pn_model *m = b->model;
     const layer_weights *w = &m->layers[b->layer];
     scratch *s = b->s;
     const matmul_job gate_up[] = { { &w->gate, s->gate, s->ld_f }, { &w->up, s->up, s->ld_f } };
     const matmul_job down = { &w->down, s->h, s->ld_d };
     threads_run(b->pool, norm_ffn_row, b, b->n);
-    load_activations(b, s->h, s->ld_d, b->n, m->hp.n_embd);
-    multiply(b, gate_up, 2, b->n);
+    PN_TRY(multiply(b, s->h, s->ld_d, b->n, m->hp.n_embd, gate_up, 2));
     threads_run(b->pool, swiglu_row, b, b->n);
-    load_activations(b, s->gate, s->ld_f, b->n, m->hp.n_ff);
-    multiply(b, &down, 1, b->n);
+    PN_TRY(multiply(b, s->gate, s->ld_f, b->n, m->hp.n_ff, &down, 1));
     threads_run(b->pool, add_row, b, b->n);
+    return PN_OK;
 }
 
-/* Logits of the rows that want them, LOGIT_ROWS at a time. */
+/* Logits of the rows that want them, a few at a time. */
 static int head_logits(batch *b) {
     const pn_model *m = b->model;
     scratch *s = b->s;
     const matmul_job job = { m->output.data ? &m->output : &m->token_embd, s->logits, s->ld_v };
+    const size_t most = tokens_at_a_time((size_t)m->hp.n_vocab * m->hp.n_embd, s->n_logits);
     for (size_t t = 0; t < b->n;) {
         float *targets[LOGIT_ROWS];
         size_t n = 0;
-        for (; t < b->n && n < LOGIT_ROWS; t++) {
+        for (; t < b->n && n < most; t++) {
             if (!b->rows[t].logits) continue;
             m->kernels.rms_norm(s->x + t * s->ld_d, m->output_norm, s->h + n * s->ld_d, m->hp.n_embd, m->hp.rms_eps);
             targets[n++] = b->rows[t].logits;
         }
         if (!n) break;
-        load_activations(b, s->h, s->ld_d, n, m->hp.n_embd);
-        multiply(b, &job, 1, n);
+        PN_TRY(multiply(b, s->h, s->ld_d, n, m->hp.n_embd, &job, 1));
         for (size_t i = 0; i < n; i++) memcpy(targets[i], s->logits + i * s->ld_v, m->hp.n_vocab * sizeof(float));
     }
     return PN_OK;
 }
 
-static int batch_run(batch *b, watch *w) {
+static int batch_run(batch *b) {
     threads_run(b->pool, embed_row, b, b->n);
     for (b->layer = 0; b->layer < b->model->hp.n_layer; b->layer++) {
-        PN_TRY(watch_check(w, (double)b->n * (double)b->layer / b->model->hp.n_layer));
-        block_attention(b);
-        block_ffn(b);
+        PN_TRY(block_attention(b));
+        PN_TRY(block_ffn(b));
     }
     return b->wants_logits ? head_logits(b) : PN_OK;
 }
@@ -216,19 +229,26 @@ typedef struct cursor {
     size_t slice, token;
 } cursor;
 
-/* Take up to BATCH_MAX tokens; each state's room is reserved. */
-static int batch_fill(batch *b, const watch *w, cursor *at) {
+static int fail_token(size_t at, uint32_t token, uint32_t n_vocab) {
+    return pn_fail(PN_ERR_ARGUMENT, "eval: token %zu is %u; the vocabulary has %u", at, token, n_vocab);
+}
+
+/* Take up to `most` tokens; each state's room is reserved. The caller's ids are read once and checked as read: another
+ * thread of a careless caller may write to them. */
+static int batch_fill(batch *b, const watch *w, cursor *at, size_t most) {
     const uint32_t n_vocab = b->model->hp.n_vocab;
     b->n = 0;
     b->wants_logits = false;
-    while (b->n < BATCH_MAX && at->slice < w->n_slices) {
+    while (b->n < most && at->slice < w->n_slices) {
         const pn_slice *slice = &w->slices[at->slice];
-        const size_t n = size_min(slice->n - at->token, BATCH_MAX - b->n);
+        const size_t n = size_min(slice->n - at->token, most - b->n);
         PN_TRY(state_reserve(slice->state, slice->state->n_tokens + n));
         for (size_t i = 0; i < n; i++, at->token++) {
             float *logits = at->token + 1 == slice->n ? slice->state->logits : NULL;
             if (slice->all_logits) logits = slice->all_logits + at->token * n_vocab;
-            b->rows[b->n++] = (row){ slice->state, slice->tokens[at->token], slice->state->n_tokens + i, logits };
+            row *r = &b->rows[b->n++];
+            *r = (row){ slice->state, slice->tokens[at->token], slice->state->n_tokens + i, logits };
+            if (r->token >= n_vocab) return fail_token(at->token, r->token, n_vocab);
             b->wants_logits |= logits != NULL;
         }
         if (at->token == slice->n) *at = (cursor){ at->slice + 1, 0 };
@@ -273,14 +293,17 @@ static int eval_all(pn_model *model, watch *w) {
     };
     size_t n_logits = w->n_slices;
     for (size_t i = 0; i < w->n_slices; i++) n_logits += w->slices[i].all_logits ? w->slices[i].n : 0;
-    batch b = { .model = model };
-    PN_TRY(scratch_take(&model->scratch, &shape, size_min(w->total, BATCH_MAX), size_min(n_logits, LOGIT_ROWS), &b.s));
+    /* The widest product of a layer: queries, keys and values, or gate and up. */
+    const size_t widest = size_max(shape.q + 2 * shape.k, 2 * shape.f) * shape.d;
+    const size_t most = size_max(BATCH_MIN, tokens_at_a_time(widest, BATCH_MAX));
+    batch b = { .model = model, .watch = w };
+    PN_TRY(scratch_take(&model->scratch, &shape, size_min(w->total, most), size_min(n_logits, LOGIT_ROWS), &b.s));
     const fp_env saved = fp_enter();
     b.pool = threads_enter(model->pool) ? model->pool : NULL;
     cursor at = { 0, 0 };
     int status = PN_OK;
     while (status == PN_OK && w->done < w->total) {
-        if ((status = batch_fill(&b, w, &at)) != PN_OK || (status = batch_run(&b, w)) != PN_OK) break;
+        if ((status = batch_fill(&b, w, &at, most)) != PN_OK || (status = batch_run(&b)) != PN_OK) break;
         batch_commit(&b);
         w->done += b.n;
     }
@@ -297,9 +320,7 @@ static int check_slice(const pn_model *model, const pn_slice *slice, size_t inde
         return pn_fail(PN_ERR_CONTEXT, "eval: %zu tokens held and %zu new ones exceed the context of %u",
                        state->n_tokens, slice->n, model->hp.n_ctx);
     for (size_t i = 0; i < slice->n; i++)
-        if (slice->tokens[i] >= model->hp.n_vocab)
-            return pn_fail(PN_ERR_ARGUMENT, "eval: token %zu is %u; the vocabulary has %u", i, slice->tokens[i],
-                           model->hp.n_vocab);
+        if (slice->tokens[i] >= model->hp.n_vocab) return fail_token(i, slice->tokens[i], model->hp.n_vocab);
     return PN_OK;
 }
 

@@ -37,13 +37,11 @@ static inline float f32_from_bits(uint32_t u) {
     return f;
 }
 
-/* e^x, relative error below 2e-7 within the clamp; NaN stays NaN. */
-static inline float exp_f32(float x) {
-    float c = EXP_LO > x ? EXP_LO : x;
-    c = EXP_HI < c ? EXP_HI : c;
-    const float t = c * EXP_LOG2E + EXP_MAGIC;
+/* e^x for EXP_LO <= x <= EXP_HI, else anything: no branches, for loops that become vector code. */
+static inline float exp_f32_in_range(float x) {
+    const float t = x * EXP_LOG2E + EXP_MAGIC;
     const float n = t - EXP_MAGIC;
-    float r = c - n * EXP_LN2_HI;
+    float r = x - n * EXP_LN2_HI;
     r = r - n * EXP_LN2_LO;
     float p = EXP_P0;
     p = p * r + EXP_P1;
@@ -53,8 +51,14 @@ static inline float exp_f32(float x) {
     p = p * r + EXP_P5;
     p = p * (r * r) + r;
     p = p + 1.0f;
-    const float y = f32_from_bits(f32_bits(p) + (f32_bits(t) << 23)); /* times 2^n */
-    return x != x ? x : y;
+    return f32_from_bits(f32_bits(p) + (f32_bits(t) << 23)); /* times 2^n */
+}
+
+/* e^x, relative error below 2e-7 within the clamp; NaN stays NaN. */
+static inline float exp_f32(float x) {
+    float c = EXP_LO > x ? EXP_LO : x;
+    c = EXP_HI < c ? EXP_HI : c;
+    return x != x ? x : exp_f32_in_range(c);
 }
 
 /* ln x for finite x > 0; e^x for |x| < 700; sin and cos of x for |x| < 1e9 (beyond 1.6e6 the reduction rounds: within

@@ -140,14 +140,13 @@ static void pack_chunk(void *context, size_t chunk) {
     if (has_min) atomic_store_explicit(&work->has_min, true, memory_order_relaxed);
 }
 
-/* Large blocks begin on a huge page and ask for them: decoding streams through all weights, page after page. */
+/* Large blocks begin on a huge page and ask for them: decoding streams through all weights, page after page. The size
+ * is not rounded up: a huge page that is only partly used would be resident as a whole. */
 static uint8_t *weights_alloc(size_t bytes) {
-    const size_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : 64;
-    size_t padded;
-    if (!size_add(bytes, align - 1, &padded)) return NULL;
-    uint8_t *memory = aligned_alloc(align, padded & ~(align - 1));
+    void *memory;
+    if (posix_memalign(&memory, bytes >= HUGE_PAGE ? HUGE_PAGE : 64, bytes)) return NULL;
 #ifdef MADV_HUGEPAGE
-    if (memory && align == HUGE_PAGE) madvise(memory, padded & ~(align - 1), MADV_HUGEPAGE);
+    if (bytes >= HUGE_PAGE) madvise(memory, bytes, MADV_HUGEPAGE);
 #endif
     return memory;
 }
@@ -184,45 +183,49 @@ void matrix_free(matrix *m) {
 
 /* ---- reading back ------------------------------------------------------------------------------------------ */
 
-/* Element (r, k) of a packed group as a float. */
-static float group_weight(const matrix *m, const uint8_t *group, size_t r, size_t k) {
-    const size_t b = k / BLOCK_K, i = k % BLOCK_K;
-    const uint8_t *block;
-    uint16_t d, offset = 0;
-    int q;
-    switch (m->kind) {
-    case PACK_F32: {
-        float f;
-        memcpy(&f, group + (k * GROUP_ROWS + r) * 4, 4);
-        return f;
+static float load_half(const uint8_t *at) {
+    uint16_t half;
+    memcpy(&half, at, sizeof half);
+    return half_to_float(half);
+}
+
+/* Row r of a group of floats. */
+static void read_row_float(pack_kind kind, const uint8_t *group, size_t r, size_t n, float *out) {
+    for (size_t k = 0; k < n; k++) {
+        const size_t at = k * GROUP_ROWS + r;
+        uint16_t half = 0;
+        if (kind == PACK_F32)
+            memcpy(&out[k], group + at * 4, 4);
+        else
+            memcpy(&half, group + at * 2, 2);
+        if (kind == PACK_F16) out[k] = half_to_float(half);
+        if (kind == PACK_BF16) out[k] = bf16_to_float(half);
     }
-    case PACK_F16:
-        memcpy(&d, group + (k * GROUP_ROWS + r) * 2, 2);
-        return half_to_float(d);
-    case PACK_BF16:
-        memcpy(&d, group + (k * GROUP_ROWS + r) * 2, 2);
-        return bf16_to_float(d);
-    case PACK_Q8:
-    case PACK_Q8_WIDE:
-        block = group + b * Q8_BLOCK_BYTES;
-        memcpy(&d, block + 2 * r, 2);
-        return half_to_float(d) * (float)(int8_t)block[16 + ((i / 4) * GROUP_ROWS + r) * 4 + i % 4];
-    case PACK_Q4:
-    case PACK_Q4M:
-        block = group + b * (m->kind == PACK_Q4 ? Q4_BLOCK_BYTES : Q4M_BLOCK_BYTES);
-        memcpy(&d, block + 2 * r, 2);
-        if (m->kind == PACK_Q4M) memcpy(&offset, block + 16 + 2 * r, 2);
-        q = block[(m->kind == PACK_Q4 ? 16 : 32) + ((i / 4 % 4) * GROUP_ROWS + r) * 4 + i % 4] >> (i < 16 ? 0 : 4) & 15;
-        return half_to_float(d) * (float)(m->kind == PACK_Q4 ? q - 8 : q) + half_to_float(offset);
-    case PACK_KINDS:
-        break;
+}
+
+/* Row r of one block of 32, in the file's own arithmetic: d * q, Q4M's d * q + m. */
+static void read_row_block(pack_kind kind, const uint8_t *block, size_t r, float out[BLOCK_K]) {
+    const float d = load_half(block + 2 * r);
+    const uint8_t *quads = block + (kind == PACK_Q4M ? 32 : 16) + r * 4;
+    for (size_t i = 0; i < BLOCK_K; i++) {
+        if (kind == PACK_Q8 || kind == PACK_Q8_WIDE) {
+            out[i] = d * (float)(int8_t)quads[i / 4 * GROUP_ROWS * 4 + i % 4];
+            continue;
+        }
+        const int q = quads[i / 4 % 4 * GROUP_ROWS * 4 + i % 4] >> (i < 16 ? 0 : 4) & 15;
+        out[i] = kind == PACK_Q4 ? d * (float)(q - 8) : d * (float)q + load_half(block + 16 + 2 * r);
     }
-    return 0;
 }
 
 void matrix_read_row(const matrix *m, size_t row, float *out) {
     const uint8_t *group = m->data + row / GROUP_ROWS * m->group_bytes;
-    for (size_t k = 0; k < m->cols; k++) out[k] = group_weight(m, group, row % GROUP_ROWS, k);
+    const size_t r = row % GROUP_ROWS, n_blocks = m->cols / BLOCK_K;
+    if (!pack_is_quantized(m->kind)) {
+        read_row_float(m->kind, group, r, m->cols, out);
+        return;
+    }
+    for (size_t b = 0; b < n_blocks; b++)
+        read_row_block(m->kind, group + b * (m->group_bytes / n_blocks), r, out + b * BLOCK_K);
 }
 
 /* ---- activations ------------------------------------------------------------------------------------------ */
@@ -261,8 +264,8 @@ static void quantize_token(void *context, size_t t) {
                             (int32_t *)(uintptr_t)a->sum + t * n_blocks, (float *)(uintptr_t)a->ds + t * n_blocks);
 }
 
-void act_load(act_buffer *buffer, const float *x, size_t ld_x, size_t n_tokens, size_t k, const kernel_set *kernels,
-              threads *pool) {
+void act_load(act_buffer *buffer, const float *x, size_t ld_x, size_t n_tokens, size_t k, bool quantize,
+              const kernel_set *kernels, threads *pool) {
     activations *a = &buffer->a;
     const size_t n = n_tokens * k, n_blocks = n / BLOCK_K;
     float *floats = buffer->memory;
@@ -274,7 +277,7 @@ void act_load(act_buffer *buffer, const float *x, size_t ld_x, size_t n_tokens, 
     a->sum = (int32_t *)(void *)(floats + 2 * n_blocks);
     a->q = (int8_t *)(floats + 3 * n_blocks);
     a->abs = (uint8_t *)(floats + 3 * n_blocks) + n;
-    if (k % BLOCK_K) return; /* only float matrices have such widths */
+    if (!quantize) return;
     quantize_work work = { buffer, kernels };
     threads_run(pool, quantize_token, &work, n_tokens);
 }

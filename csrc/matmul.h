@@ -22,7 +22,7 @@ bool matrix_supports(int dtype);
 /* Pack rows x cols elements of `dtype` at `src` (rows of whole blocks, unpadded). On failure *out is empty. */
 int matrix_pack(int dtype, size_t rows, size_t cols, const uint8_t *src, threads *pool, matrix *out);
 size_t matrix_bytes(const matrix *m);
-/* Row `row` as floats, exactly as dtype's dequantize gives it: out[cols]. */
+/* Row `row` as floats, as dtype's dequantize gives it (but for the payload of a NaN): out[cols]. */
 void matrix_read_row(const matrix *m, size_t row, float *out);
 void matrix_free(matrix *m);
 
@@ -35,10 +35,10 @@ typedef struct act_buffer {
 
 int act_reserve(act_buffer *buffer, size_t n_tokens, size_t k);
 void act_free(act_buffer *buffer);
-/* Point the buffer at x[n_tokens, ld_x] with K = k values per token and, where k is a multiple of BLOCK_K, quantize
- * them. Reserved beforehand; x stays the caller's and must live as long as the products. */
-void act_load(act_buffer *buffer, const float *x, size_t ld_x, size_t n_tokens, size_t k, const kernel_set *kernels,
-              threads *pool);
+/* Point the buffer at x[n_tokens, ld_x] with K = k values per token and, if asked (k is a multiple of BLOCK_K then),
+ * quantize them. Reserved beforehand; x stays the caller's and must live as long as the products. */
+void act_load(act_buffer *buffer, const float *x, size_t ld_x, size_t n_tokens, size_t k, bool quantize,
+              const kernel_set *kernels, threads *pool);
 
 /* One product: out[t][row] for all tokens; ld_out >= rows rounded up to GROUP_ROWS, the surplus is written (zeros). */
 typedef struct matmul_job {

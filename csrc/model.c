@@ -46,8 +46,10 @@ static int check_type(const arch_tensor *spec, const char *name, const pn_tensor
     const bool is_matrix = strlen(spec->shape) == 2;
     if (is_matrix ? matrix_supports(info->type) : dtype_find(info->type) && dtype_find(info->type)->dequantize)
         return PN_OK;
-    return pn_fail(PN_ERR_UNSUPPORTED, "tensor %s has element type %s, which this version cannot multiply", name,
-                   info->type_name);
+    return pn_fail(PN_ERR_UNSUPPORTED,
+                   "tensor %s has element type %s, which this version cannot multiply; "
+                   "convert the file to q8_0 with another tool",
+                   name, info->type_name);
 }
 
 static int bind_one(binding *b, const arch_tensor *spec, uint32_t layer, size_t *n_bound) {
@@ -60,7 +62,9 @@ static int bind_one(binding *b, const arch_tensor *spec, uint32_t layer, size_t 
 #pragma GCC diagnostic pop
     const int64_t index = gguf_find_tensor(b->gguf, name);
     *binding_at(b, layer, spec->slot) = index;
-    if (index < 0 && spec->required) return pn_fail(PN_ERR_CORRUPT, "tensor %s is missing", name);
+    if (index < 0 && spec->required)
+        return pn_fail(PN_ERR_CORRUPT, "tensor %s is missing: the file is damaged or was not converted completely",
+                       name);
     if (index < 0) return PN_OK;
     PN_TRY(pn_gguf_tensor(b->gguf, (uint64_t)index, &info));
     PN_TRY(check_shape(b, spec, name, &info));
@@ -81,7 +85,8 @@ static int refuse_unbound(const binding *b) {
     free(bound);
     pn_tensor_info info;
     PN_TRY(pn_gguf_tensor(b->gguf, first, &info));
-    return pn_fail(PN_ERR_UNSUPPORTED, "tensor %.*s is not part of architecture %s as this version knows it",
+    return pn_fail(PN_ERR_UNSUPPORTED,
+                   "tensor %.*s is not part of architecture %s as this version knows it; a newer version may",
                    (int)size_min(info.name_len, 64), info.name, b->hp->spec->name);
 }
 
@@ -245,7 +250,7 @@ static int model_open(pn_model *model, const char *path, const pn_load_params *p
     model->n_threads = params->n_threads ? params->n_threads : pn_default_threads(NULL, 0);
 #ifdef PN_USE_BLAS
     model->use_blas = params->use_blas;
-    openblas_set_num_threads(1); /* the pool shares the work out */
+    if (model->use_blas) openblas_set_num_threads(1); /* the pool shares the work out */
 #endif
     PN_TRY(gguf_open(path, params->use_mmap, &model->gguf));
     PN_TRY(refuse_split(model->gguf));
@@ -268,6 +273,9 @@ pn_model *pn_load_with(const char *path, const pn_load_params *params) {
     atomic_init(&model->references, 1);
     scratch_list_init(&model->scratch);
     if (model_open(model, path, params ? params : &defaults) != PN_OK) {
+        const pn_status status = pn_last_status();
+        if (path && status != PN_ERR_ARGUMENT && status != PN_ERR_ISA && status != PN_ERR_CANCELLED)
+            status_prefix(path);
         model_release(model);
         return NULL;
     }

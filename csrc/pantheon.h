@@ -60,7 +60,8 @@ const char *pn_status_name(int status);
 const char *pn_version(void);
 /* True if this build can evaluate prompts through BLAS (built with USE_BLAS=1). */
 bool pn_has_blas(void);
-/* Names of the instruction sets that this machine can run, best first, space separated: "avx2 portable". Static. */
+/* Names of the instruction sets that this machine can run, best first, space separated: "avx2 portable".
+ * Borrowed until this thread's next call. */
 const char *pn_isa_available(void);
 /* Threads that a model uses when n_threads is 0: the usable cores by affinity, physical cores and cgroup quota.
  * Writes one line on where the number comes from to `why` (cap bytes, always terminated; may be NULL with cap 0). */

@@ -427,23 +427,6 @@ static void list_count(pn_sampler *s) {
     tally(s);
 }
 
-/* e^x for -87.3 < x <= 0, else anything: the steps of exp_f32 without its clamps, which would be branches in a loop. */
-static inline float exp_in_range(float x) {
-    const float t = x * EXP_LOG2E + EXP_MAGIC;
-    const float n = t - EXP_MAGIC;
-    float r = x - n * EXP_LN2_HI;
-    r = r - n * EXP_LN2_LO;
-    float p = EXP_P0;
-    p = p * r + EXP_P1;
-    p = p * r + EXP_P2;
-    p = p * r + EXP_P3;
-    p = p * r + EXP_P4;
-    p = p * r + EXP_P5;
-    p = p * (r * r) + r;
-    p = p + 1.0f;
-    return f32_from_bits(f32_bits(p) + (f32_bits(t) << 23));
-}
-
 static void list_weigh(pn_sampler *s) {
     const float inverse = 1 / s->params.temperature;
     const float scale = inverse <= FLT_MAX ? -inverse : -FLT_MAX; /* not infinite: the likeliest has 0 * scale */
@@ -451,7 +434,7 @@ static void list_weigh(pn_sampler *s) {
     const uint32_t *restrict key = s->list.key;
     float *restrict weight = s->list.weight;
     for (size_t i = 0, n = s->list.n; i < n; i++) {
-        const float w = exp_in_range(f32_from_bits(key[i]) * scale);
+        const float w = exp_f32_in_range(f32_from_bits(key[i]) * scale);
         weight[i] = f32_from_bits(f32_bits(w) & -(uint32_t)(key[i] < end)); /* a mask, no branch */
     }
 }

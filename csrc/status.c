@@ -7,22 +7,35 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 static _Thread_local struct {
     pn_status status;
     char message[512];
 } last = { PN_OK, "no error" };
 
+static void make_printable(void) {
+    /* Names in a message can come from a hostile file: keep terminals and logs safe. UTF-8 bytes pass. */
+    for (unsigned char *c = (unsigned char *)last.message; *c; c++)
+        if (*c < 0x20 || *c == 0x7f) *c = '?';
+}
+
 int pn_fail(pn_status code, const char *format, ...) {
     va_list args;
     va_start(args, format);
     vsnprintf(last.message, sizeof last.message, format, args);
     va_end(args);
-    /* Names in a message can come from a hostile file: keep terminals and logs safe. UTF-8 bytes pass. */
-    for (unsigned char *c = (unsigned char *)last.message; *c; c++)
-        if (*c < 0x20 || *c == 0x7f) *c = '?';
+    make_printable();
     last.status = code;
     return code;
+}
+
+void status_prefix(const char *prefix) {
+    if (!strncmp(last.message, prefix, strlen(prefix))) return;
+    char message[sizeof last.message];
+    snprintf(message, sizeof message, "%.300s: %s", prefix, last.message);
+    memcpy(last.message, message, sizeof message);
+    make_printable();
 }
 
 pn_status pn_last_status(void) {

@@ -11,6 +11,9 @@
  * text must be passed through %.*s with a bounded length and is made printable (control bytes become '?'). */
 int pn_fail(pn_status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Put "prefix: " in front of this thread's last message, unless it begins with it already. */
+void status_prefix(const char *prefix);
+
 #define PN_TRY(call)                                                                                                   \
     do {                                                                                                               \
         const int pn_try_status_ = (call);                                                                             \

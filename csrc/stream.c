@@ -86,46 +86,62 @@ static int run(const stream *s, const uint32_t *tokens, int n_tokens, int max_to
     return generate(s, max_tokens, n_generated);
 }
 
-int pn_stream_tokens(pn_model *model, pn_state *state, const uint32_t *tokens, int n_tokens, int max_tokens,
-                     pn_sampling_params *params, pn_token_callback callback, void *user_data) {
-    if (check_arguments(model, state, tokens, n_tokens, max_tokens) != PN_OK) return -1;
-    stream s = { .model = model, .state = state, .callback = callback, .user_data = user_data };
-    if (stream_init(&s, params) != PN_OK) return -1;
-    int n_generated = 0, status;
-    if (state_enter(state)) {
-        status = run(&s, tokens, n_tokens, max_tokens, &n_generated);
-        state_leave(state);
-    } else
-        status = pn_fail(PN_ERR_BUSY, "stream: the state is in use by another call");
-    pn_sampler_free(s.sampler);
+/* With the state entered. */
+static int stream_entered(stream *s, const uint32_t *tokens, int n_tokens, int max_tokens, pn_sampling_params *params) {
+    int n_generated = 0;
+    int status = stream_init(s, params);
+    if (status == PN_OK) status = run(s, tokens, n_tokens, max_tokens, &n_generated);
+    pn_sampler_free(s->sampler);
     return status == PN_OK ? n_generated : -1;
 }
 
-int pn_stream(pn_model *model, pn_state *state, const char *prompt, int max_tokens, pn_sampling_params *params,
-              pn_token_callback callback, void *user_data) {
-    if (!model || !state || !prompt) {
-        pn_fail(PN_ERR_ARGUMENT, "stream: %s is NULL", !model ? "model" : !state ? "state" : "prompt");
-        return -1;
-    }
-    const pn_tokenizer *tokenizer = pn_model_tokenizer(model);
-    size_t held;
-    pn_state_tokens(state, &held);
-    const int flags = held ? 0 : PN_ENCODE_BOS;
-    const size_t len = strlen(prompt);
-    const int64_t n = pn_tokenize(tokenizer, prompt, len, flags, NULL, 0);
-    if (n < 0) return -1;
+static bool enter_or_fail(pn_state *state) {
+    if (state_enter(state)) return true;
+    pn_fail(PN_ERR_BUSY, "stream: the state is in use by another call");
+    return false;
+}
+
+int pn_stream_tokens(pn_model *model, pn_state *state, const uint32_t *tokens, int n_tokens, int max_tokens,
+                     pn_sampling_params *params, pn_token_callback callback, void *user_data) {
+    if (check_arguments(model, state, tokens, n_tokens, max_tokens) != PN_OK || !enter_or_fail(state)) return -1;
+    stream s = { .model = model, .state = state, .callback = callback, .user_data = user_data };
+    const int result = stream_entered(&s, tokens, n_tokens, max_tokens, params);
+    state_leave(state);
+    return result;
+}
+
+/* The ids of a text, owned, at least one place; NULL on failure. */
+static uint32_t *encode(const pn_tokenizer *tokenizer, const char *text, int flags, int *n_tokens) {
+    const size_t len = strlen(text);
+    const int64_t n = pn_tokenize(tokenizer, text, len, flags, NULL, 0);
+    if (n < 0) return NULL;
     if (n > INT32_MAX) {
         pn_fail(PN_ERR_ARGUMENT, "stream: a prompt of %lld tokens", (long long)n);
-        return -1;
+        return NULL;
     }
     uint32_t *tokens = malloc((size_t)(n ? n : 1) * sizeof *tokens);
     if (!tokens) {
         pn_fail(PN_ERR_MEMORY, "stream: no memory for %lld tokens", (long long)n);
+        return NULL;
+    }
+    *n_tokens = (int)n;
+    if (pn_tokenize(tokenizer, text, len, flags, tokens, (size_t)n) == n) return tokens;
+    free(tokens);
+    return NULL;
+}
+
+int pn_stream(pn_model *model, pn_state *state, const char *prompt, int max_tokens, pn_sampling_params *params,
+              pn_token_callback callback, void *user_data) {
+    if (!prompt) {
+        pn_fail(PN_ERR_ARGUMENT, "stream: prompt is NULL");
         return -1;
     }
-    int result = -1;
-    if (pn_tokenize(tokenizer, prompt, len, flags, tokens, (size_t)n) == n)
-        result = pn_stream_tokens(model, state, tokens, (int)n, max_tokens, params, callback, user_data);
+    if (check_arguments(model, state, NULL, 0, max_tokens) != PN_OK || !enter_or_fail(state)) return -1;
+    stream s = { .model = model, .state = state, .callback = callback, .user_data = user_data };
+    int n_tokens, result = -1;
+    uint32_t *tokens = encode(pn_model_tokenizer(model), prompt, state->n_tokens ? 0 : PN_ENCODE_BOS, &n_tokens);
+    if (tokens) result = stream_entered(&s, tokens, n_tokens, max_tokens, params);
     free(tokens);
+    state_leave(state);
     return result;
 }

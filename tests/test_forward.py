@@ -436,3 +436,20 @@ def margins(logits: Array) -> Array:
     top = np.partition(logits, -2, axis=1)[:, -2:]
     out: Array = top[:, 1] - top[:, 0]
     return out
+
+
+@pytest.mark.parametrize("key", ["llama.rope.scaling.factor", "llama.rope.scale_linear"])
+def test_a_rotation_factor_without_a_type_means_linear_scaling(tmp_path: Path, key: str) -> None:
+    """Older converters wrote no type, or the older key; ignoring either would compute another model."""
+    named = {
+        "llama.rope.scaling.type": ("linear", VType.STRING),
+        "llama.rope.scaling.factor": (4.0, VType.FLOAT32),
+    }
+    bare = {key: (4.0, VType.FLOAT32)}
+    ids = np.arange(3, 40, dtype=np.uint32)
+    logits = []
+    for i, metadata in enumerate((named, bare, {})):
+        with pantheon.load(write_model(tmp_path / f"{i}.gguf", metadata=metadata)) as model:
+            logits.append(model.logits(ids))
+    assert logits[0].tobytes() == logits[1].tobytes()
+    assert logits[0].tobytes() != logits[2].tobytes()

@@ -7,6 +7,7 @@
 #include "pantheon.h"
 #include "status.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const kernel_set *const KERNEL_SETS[] = {
@@ -45,7 +46,12 @@ int kernels_pick(const char *isa, kernel_set *out) {
 }
 
 const char *kernels_available(void) {
-    return cpu_has_avx2() ? "avx2 portable" : "portable";
+    static _Thread_local char names[64];
+    size_t at = 0;
+    for (size_t i = 0; i < PN_ARRAY_LEN(KERNEL_SETS) && at < sizeof names; i++)
+        if (KERNEL_SETS[i]->usable())
+            at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", at ? " " : "", KERNEL_SETS[i]->isa);
+    return names;
 }
 
 const char *pn_isa_available(void) {

@@ -101,7 +101,7 @@ extern const kernel_set kernels_avx2;
 /* The named set, or the best usable one for NULL; all entries filled in. PN_ERR_ISA if the name is unknown or its set
  * cannot run here. */
 int kernels_pick(const char *isa, kernel_set *out);
-/* Static list of the usable sets' names, best first, space separated. */
+/* The usable sets' names, best first, space separated; borrowed until this thread's next call. */
 const char *kernels_available(void);
 
 /* The bytes of one group of a kind. k is a multiple of 32 for quantized kinds. False on overflow. */
