@@ -12,11 +12,16 @@
 #include <string.h>
 #include <unistd.h>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 bool cpu_has_avx2(void) {
 #if defined(__x86_64__)
+    unsigned eax, ebx, ecx, edx;
     __builtin_cpu_init();
-    /* F16C is not asked for: older libgcc cannot tell, and no CPU with AVX2 lacks it. */
-    return __builtin_cpu_supports("avx2");
+    /* F16C from its own bit: a virtual machine may hide it and show AVX2, and older libgcc has no name for it. */
+    return __builtin_cpu_supports("avx2") && __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
 #else
     return false;
 #endif
@@ -63,38 +68,55 @@ static double quota_up_from(const char *root, const char *group) {
     }
 }
 
-/* The quota of this process's cgroup in either version, or 0. Inside a container the group named by /proc may not be
- * visible under the mount; the mount's own root is then the container's group and is looked at anyway. */
-static double quota_of_process(void) {
+/* Is `word` one of the comma-separated `words`? */
+static bool is_listed(const char *words, const char *word) {
+    const size_t len = strlen(word);
+    for (;;) {
+        const size_t n = strcspn(words, ",");
+        if (n == len && memcmp(words, word, n) == 0) return true;
+        if (!words[n]) return false;
+        words += n + 1;
+    }
+}
+
+/* The quota of one line of /proc/self/cgroup, "number:controllers:/group"; no controllers means v2. Inside a container
+ * the group may not be visible under the mount; the mount's own root is then the container's group and is looked at
+ * anyway. A v1 hierarchy is mounted under the names of its controllers, or under cpu alone. */
+static double quota_of_line(const char *root, char *line) {
+    char mount[4096];
+    char *controllers = strchr(line, ':');
+    char *group = controllers ? strchr(controllers + 1, ':') : NULL;
+    if (!group) return 0;
+    *group++ = 0;
+    controllers++;
+    group[strcspn(group, "\n")] = 0;
+    if (strcmp(group, "/") == 0) group = (char *)"";
+    if (*controllers && !is_listed(controllers, "cpu")) return 0;
+    snprintf(mount, sizeof mount, "%s/sys/fs/cgroup%s%s", root, *controllers ? "/" : "", controllers);
+    const double quota = quota_up_from(mount, group);
+    if (quota > 0 || !*controllers) return quota;
+    snprintf(mount, sizeof mount, "%s/sys/fs/cgroup/cpu", root);
+    return quota_up_from(mount, group);
+}
+
+double cpu_quota(const char *root) {
     double tightest = 0;
     char line[4096];
-    FILE *file = fopen("/proc/self/cgroup", "re");
+    snprintf(line, sizeof line, "%s/proc/self/cgroup", root);
+    FILE *file = fopen(line, "re");
     if (!file) return 0;
     while (fgets(line, sizeof line, file)) {
-        char *controllers = strchr(line, ':');
-        char *group = controllers ? strchr(controllers + 1, ':') : NULL;
-        if (!group) continue;
-        *group++ = 0;
-        controllers++;
-        group[strcspn(group, "\n")] = 0;
-        if (!strcmp(group, "/")) group = (char *)"";
-        double quota = 0;
-        if (!*controllers)
-            quota = quota_up_from("/sys/fs/cgroup", group);
-        else if (strstr(controllers, "cpu") && !strstr(controllers, "cpuset")) {
-            quota = quota_up_from("/sys/fs/cgroup/cpu", group);
-            if (quota <= 0) quota = quota_up_from("/sys/fs/cgroup/cpu,cpuacct", group);
-        }
+        const double quota = quota_of_line(root, line);
         if (quota > 0 && (tightest <= 0 || quota < tightest)) tightest = quota;
     }
     fclose(file);
     return tightest;
 }
 
-/* Is `cpu` the first thread of its physical core that the mask allows? */
-static bool is_first_of_core(size_t cpu, const cpu_set_t *set, size_t set_bytes) {
-    char path[96], line[512];
-    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%zu/topology/thread_siblings_list", cpu);
+/* Is `cpu` the first thread of its physical core that may be used? */
+static bool is_first_of_core(const char *root, const bool *usable, size_t cpu) {
+    char path[4200], line[512];
+    snprintf(path, sizeof path, "%s/sys/devices/system/cpu/cpu%zu/topology/thread_siblings_list", root, cpu);
     if (!read_line(path, line, sizeof line)) return true;
     for (char *at = line; *at && *at != '\n';) { /* "0,64" or "0-1" */
         char *end;
@@ -102,52 +124,59 @@ static bool is_first_of_core(size_t cpu, const cpu_set_t *set, size_t set_bytes)
         if (end == at) return true;
         const unsigned long last = *end == '-' ? strtoul(end + 1, &end, 10) : first;
         for (unsigned long other = first; other <= last && other < cpu; other++)
-            if (CPU_ISSET_S(other, set_bytes, set)) return false;
-        at = *end == ',' ? end + 1 : end;
-        if (at == end && *at != '\n') break;
+            if (usable[other]) return false;
+        if (*end != ',') break;
+        at = end + 1;
     }
     return true;
 }
 
-/* Logical CPUs in the affinity mask, and how many physical cores they make. */
-static void count_cores(int *logical, int *physical) {
-    *logical = *physical = 0;
-    for (size_t n_cpus = 1024; n_cpus <= (1u << 20); n_cpus *= 4) { /* the mask must be as large as the kernel's */
-        cpu_set_t *set = CPU_ALLOC(n_cpus);
-        if (!set) break;
-        const size_t bytes = CPU_ALLOC_SIZE(n_cpus);
-        const bool ok = sched_getaffinity(0, bytes, set) == 0;
-        if (ok) {
-            for (size_t cpu = 0; cpu < n_cpus; cpu++) {
-                if (!CPU_ISSET_S(cpu, bytes, set)) continue;
-                ++*logical;
-                if (is_first_of_core(cpu, set, bytes)) ++*physical;
-            }
-        }
+/* The affinity mask of this thread as one bool per CPU, owned; NULL without memory or an answer. */
+static bool *affinity_mask(size_t *n_cpus) {
+    bool *usable = NULL;
+    for (size_t n = 1024; !usable && n <= (1u << 20); n *= 4) { /* the mask must be as large as the kernel's */
+        cpu_set_t *set = CPU_ALLOC(n);
+        if (!set) return NULL;
+        const size_t bytes = CPU_ALLOC_SIZE(n);
+        if (sched_getaffinity(0, bytes, set) == 0 && (usable = malloc(n * sizeof *usable)))
+            for (size_t cpu = 0; cpu < n; cpu++) usable[cpu] = CPU_ISSET_S(cpu, bytes, set);
         CPU_FREE(set);
-        if (ok) break;
+        *n_cpus = n;
     }
-    if (*logical < 1) *logical = 1;
-    if (*physical < 1) *physical = 1;
+    return usable;
 }
 
 #else
 
-static double quota_of_process(void) {
+double cpu_quota(const char *root) {
+    (void)root;
     return 0;
 }
 
-static void count_cores(int *logical, int *physical) {
+static bool is_first_of_core(const char *root, const bool *usable, size_t cpu) {
+    (void)root;
+    return usable[cpu];
+}
+
+static bool *affinity_mask(size_t *n_cpus) {
     const long n = sysconf(_SC_NPROCESSORS_ONLN);
-    *logical = *physical = n > 0 && n < 4096 ? (int)n : 1;
+    *n_cpus = n > 0 && n < 4096 ? (size_t)n : 1;
+    bool *usable = malloc(*n_cpus * sizeof *usable);
+    for (size_t i = 0; usable && i < *n_cpus; i++) usable[i] = true;
+    return usable;
 }
 
 #endif
 
-int cpu_default_threads(char *why, size_t cap) {
-    int logical, physical;
-    count_cores(&logical, &physical);
-    const double quota = quota_of_process();
+int cpu_threads(const char *root, const bool *usable, size_t n_cpus, char *why, size_t cap) {
+    int logical = 0, physical = 0;
+    for (size_t cpu = 0; cpu < n_cpus; cpu++) {
+        if (!usable[cpu]) continue;
+        logical++;
+        physical += is_first_of_core(root, usable, cpu);
+    }
+    if (physical < 1) logical = physical = 1; /* nothing is known */
+    const double quota = cpu_quota(root);
     int n = physical;
     if (quota > 0 && quota < n) n = quota < 1 ? 1 : (int)quota;
     if (n > 256) n = 256;
@@ -161,5 +190,9 @@ int cpu_default_threads(char *why, size_t cap) {
 }
 
 int pn_default_threads(char *why, size_t cap) {
-    return cpu_default_threads(why, cap);
+    size_t n_cpus = 0;
+    bool *usable = affinity_mask(&n_cpus);
+    const int n = cpu_threads("", usable, usable ? n_cpus : 0, why, cap);
+    free(usable);
+    return n;
 }

@@ -6,7 +6,11 @@
 
 /* The CPU has AVX2 and F16C and the operating system saves their registers. False on other architectures. */
 bool cpu_has_avx2(void);
-/* Behind pn_default_threads(); see there. */
-int cpu_default_threads(char *why, size_t cap);
+/* Cores' worth of time that the cgroups of this process allow, or 0 if they set no limit. `root` stands before /proc
+ * and /sys: "" is this machine. */
+double cpu_quota(const char *root);
+/* Threads for a process that may run on the CPUs marked in usable[n_cpus], 1..256: one per physical core among them,
+ * never more than the quota. Writes one line on the reason to why[cap]; cap may be 0. */
+int cpu_threads(const char *root, const bool *usable, size_t n_cpus, char *why, size_t cap);
 
 #endif
