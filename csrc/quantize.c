@@ -74,6 +74,7 @@ static int sink_check_target(const char *path) {
 /* open() rather than mkstemp(): the mode of the new file is then what the umask says, without asking for the umask. */
 static int sink_create(sink *s) {
     const size_t dir_len = sink_dir_len(s->path);
+    int error = 0;
     for (unsigned attempt = 0; attempt < 100; attempt++) {
         struct timespec now;
         clock_gettime(CLOCK_REALTIME, &now);
@@ -81,9 +82,11 @@ static int sink_create(sink *s) {
                  (unsigned long)getpid(), (unsigned long)now.tv_nsec, attempt);
         s->fd = open(s->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (s->fd >= 0) return PN_OK;
-        if (errno != EEXIST && errno != EINTR) return sink_fail(s, "create", errno);
+        error = errno;
+        if (error != EEXIST && error != EINTR) break;
     }
-    return sink_fail(s, "create", EEXIST);
+    s->temp[0] = 0; /* whatever has that name is not ours to remove */
+    return sink_fail(s, "create", error);
 }
 
 static int sink_open(sink *s, const char *path) {
