@@ -295,19 +295,32 @@ static int gguf_place_tensor(const pn_gguf *g, uint64_t data, uint64_t index, te
 /* Negative, zero or positive, like memcmp. */
 typedef int (*gguf_index_order)(const pn_gguf *g, uint64_t a, uint64_t b);
 
-static int gguf_name_compare(const uint8_t *a, size_t a_len, const uint8_t *b, size_t b_len) {
-    const int order = memcmp(a, b, size_min(a_len, b_len));
-    return order ? order : (a_len > b_len) - (a_len < b_len);
+/* What a table is looked up by: the key of a metadata entry, the name of a tensor. */
+typedef struct label {
+    const uint8_t *bytes;
+    size_t len;
+} label;
+typedef label (*gguf_label)(const pn_gguf *g, uint64_t index);
+
+static label gguf_key_label(const pn_gguf *g, uint64_t index) {
+    return (label){ g->header + g->entries[index].key, g->entries[index].key_len };
+}
+
+static label gguf_name_label(const pn_gguf *g, uint64_t index) {
+    return (label){ g->header + g->tensors[index].name, g->tensors[index].name_len };
+}
+
+static int gguf_label_compare(label a, label b) {
+    const int order = memcmp(a.bytes, b.bytes, size_min(a.len, b.len));
+    return order ? order : (a.len > b.len) - (a.len < b.len);
 }
 
 static int gguf_order_by_key(const pn_gguf *g, uint64_t a, uint64_t b) {
-    const entry *x = &g->entries[a], *y = &g->entries[b];
-    return gguf_name_compare(g->header + x->key, x->key_len, g->header + y->key, y->key_len);
+    return gguf_label_compare(gguf_key_label(g, a), gguf_key_label(g, b));
 }
 
 static int gguf_order_by_name(const pn_gguf *g, uint64_t a, uint64_t b) {
-    const tensor *x = &g->tensors[a], *y = &g->tensors[b];
-    return gguf_name_compare(g->header + x->name, x->name_len, g->header + y->name, y->name_len);
+    return gguf_label_compare(gguf_name_label(g, a), gguf_name_label(g, b));
 }
 
 static int gguf_order_by_offset(const pn_gguf *g, uint64_t a, uint64_t b) {
@@ -345,26 +358,16 @@ static int gguf_index_make(const pn_gguf *g, uint64_t n, gguf_index_order order,
     return PN_OK;
 }
 
-static int gguf_index_keys(pn_gguf *g) {
-    PN_TRY(gguf_index_make(g, g->n_entries, gguf_order_by_key, &g->entry_by_key));
-    for (uint64_t i = 1; i < g->n_entries; i++) {
-        const uint64_t a = g->entry_by_key[i - 1], b = g->entry_by_key[i];
-        if (gguf_order_by_key(g, a, b) == 0)
-            return pn_fail(PN_ERR_CORRUPT, "metadata entries %" PRIu64 " and %" PRIu64 " have the same key \"%.*s\"",
-                           a < b ? a : b, a < b ? b : a, (int)size_min(g->entries[a].key_len, NAME_LEN_MAX),
-                           (const char *)g->header + g->entries[a].key);
-    }
-    return PN_OK;
-}
-
-static int gguf_index_names(pn_gguf *g) {
-    PN_TRY(gguf_index_make(g, g->n_tensors, gguf_order_by_name, &g->tensor_by_name));
-    for (uint64_t i = 1; i < g->n_tensors; i++) {
-        const uint64_t a = g->tensor_by_name[i - 1], b = g->tensor_by_name[i];
-        if (gguf_order_by_name(g, a, b) == 0)
-            return pn_fail(PN_ERR_CORRUPT, "tensors %" PRIu64 " and %" PRIu64 " have the same name \"%.*s\"",
-                           a < b ? a : b, a < b ? b : a, (int)g->tensors[a].name_len,
-                           (const char *)g->header + g->tensors[a].name);
+/* No two of the n labels are equal. */
+static int gguf_check_unique(const pn_gguf *g, const uint64_t *index, uint64_t n, gguf_label label_of,
+                             const char *things, const char *kind) {
+    for (uint64_t i = 1; i < n; i++) {
+        const uint64_t a = index[i - 1], b = index[i];
+        const label twice = label_of(g, a);
+        if (gguf_label_compare(twice, label_of(g, b)) != 0) continue;
+        return pn_fail(PN_ERR_CORRUPT, "%s %" PRIu64 " and %" PRIu64 " have the same %s \"%.*s\"", things,
+                       a < b ? a : b, a < b ? b : a, kind, (int)size_min(twice.len, NAME_LEN_MAX),
+                       (const char *)twice.bytes);
     }
     return PN_OK;
 }
@@ -456,11 +459,13 @@ static int gguf_parse_all(pn_gguf *g) {
     uint64_t data;
     PN_TRY(gguf_parse_header(&c, g));
     for (uint64_t i = 0; i < g->n_entries; i++) PN_TRY(gguf_parse_entry(&c, i, &g->entries[i]));
-    PN_TRY(gguf_index_keys(g));
+    PN_TRY(gguf_index_make(g, g->n_entries, gguf_order_by_key, &g->entry_by_key));
+    PN_TRY(gguf_check_unique(g, g->entry_by_key, g->n_entries, gguf_key_label, "metadata entries", "key"));
     PN_TRY(gguf_read_alignment(g));
     for (uint64_t i = 0; i < g->n_tensors; i++) PN_TRY(gguf_parse_tensor(&c, i, &g->tensors[i]));
     g->header_size = c.at;
-    PN_TRY(gguf_index_names(g));
+    PN_TRY(gguf_index_make(g, g->n_tensors, gguf_order_by_name, &g->tensor_by_name));
+    PN_TRY(gguf_check_unique(g, g->tensor_by_name, g->n_tensors, gguf_name_label, "tensors", "name"));
     if (!u64_align_up(c.at, g->alignment, &data))
         return pn_fail(PN_ERR_CORRUPT, "the tensor data would begin beyond any file");
     return gguf_check_layout(g, data);
@@ -511,13 +516,12 @@ int gguf_detach(pn_gguf *gguf) {
 
 /* ---- looking things up -------------------------------------------------------------------------------------- */
 
-int64_t gguf_find_metadata(const pn_gguf *gguf, const char *key) {
-    const size_t len = strlen(key);
-    for (uint64_t low = 0, high = gguf->n_entries; low < high;) {
-        const uint64_t middle = low + (high - low) / 2, index = gguf->entry_by_key[middle];
-        const entry *e = &gguf->entries[index];
-        const int order = gguf_name_compare((const uint8_t *)key, len, gguf->header + e->key, e->key_len);
-        if (order == 0) return (int64_t)index;
+static int64_t gguf_find(const pn_gguf *g, const uint64_t *index, uint64_t n, gguf_label label_of, const char *text) {
+    const label wanted = { (const uint8_t *)text, strlen(text) };
+    for (uint64_t low = 0, high = n; low < high;) {
+        const uint64_t middle = low + (high - low) / 2;
+        const int order = gguf_label_compare(wanted, label_of(g, index[middle]));
+        if (order == 0) return (int64_t)index[middle];
         if (order < 0)
             high = middle;
         else
@@ -526,19 +530,12 @@ int64_t gguf_find_metadata(const pn_gguf *gguf, const char *key) {
     return -1;
 }
 
+int64_t gguf_find_metadata(const pn_gguf *gguf, const char *key) {
+    return gguf_find(gguf, gguf->entry_by_key, gguf->n_entries, gguf_key_label, key);
+}
+
 int64_t gguf_find_tensor(const pn_gguf *gguf, const char *name) {
-    const size_t len = strlen(name);
-    for (uint64_t low = 0, high = gguf->n_tensors; low < high;) {
-        const uint64_t middle = low + (high - low) / 2, index = gguf->tensor_by_name[middle];
-        const tensor *t = &gguf->tensors[index];
-        const int order = gguf_name_compare((const uint8_t *)name, len, gguf->header + t->name, t->name_len);
-        if (order == 0) return (int64_t)index;
-        if (order < 0)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return -1;
+    return gguf_find(gguf, gguf->tensor_by_name, gguf->n_tensors, gguf_name_label, name);
 }
 
 uint32_t gguf_alignment(const pn_gguf *gguf) {
