@@ -134,10 +134,11 @@ int pn_gguf_read_rows(const pn_gguf *gguf, uint64_t tensor, uint64_t row, uint64
 
 typedef int (*pn_progress_callback)(void *user_data, double fraction);
 
-/* Rewrite a file with its weight matrices in another element type ("q8_0", "f16", "f32"). Tensors of one dimension
- * stay as they are (f32); metadata and tokenizer are kept, general.file_type is set. The new file appears whole or
- * not at all (written beside `out_path`, synced, renamed); in_path and out_path may be the same.
- * progress may be NULL; non-zero from it stops with PN_ERR_CANCELLED. */
+/* Rewrite a file with its weight matrices in another element type: "q8_0", "f16", "f32", also "bf16", "q4_0", "q4_1".
+ * Tensors of one dimension become f32 (PN_ERR_UNSUPPORTED for one of integers); metadata and tokenizer are kept,
+ * general.file_type is set. The new file appears whole or not at all (written beside `out_path`, synced, renamed);
+ * in_path and out_path may be the same. PN_ERR_NUMERIC if a finite value is too large for the new type, or if NaN or
+ * infinity would go into a type of blocks. progress may be NULL; non-zero from it stops with PN_ERR_CANCELLED. */
 int pn_quantize(const char *in_path, const char *out_path, const char *type, pn_progress_callback progress,
                 void *user_data);
 
@@ -156,7 +157,8 @@ enum {
 };
 
 /* Text bytes [0, len) to ids. Returns the number of ids that the text has and writes the first `cap` of them; call
- * with cap 0 to count. `ids` may be NULL if cap is 0. Never more than len + 1 ids. Returns -status on failure. */
+ * with cap 0 to count. `ids` may be NULL if cap is 0. Never more than len + 1 ids. With PN_ENCODE_SPECIAL |
+ * PN_ENCODE_BOS a text that begins with the spelled BOS gets no second one. Returns -status on failure. */
 int64_t pn_tokenize(const pn_tokenizer *tokenizer, const char *text, size_t len, int flags, uint32_t *ids, size_t cap);
 /* The bytes of a token: for ordinary tokens the bytes that it stands for, for control tokens their spelling.
  * Borrowed from the tokenizer. NULL (PN_ERR_ARGUMENT) if id >= n_vocab. *len may be 0. */
@@ -221,7 +223,8 @@ void pn_state_free(pn_state *state);
 int pn_state_reset(pn_state *state);
 /* Keep the first n tokens (n <= the length). After it there are no logits until the next evaluation. */
 int pn_state_rewind(pn_state *state, size_t n);
-/* The ids that were evaluated, in order. Borrowed until the next call that changes the state. */
+/* The ids that were evaluated, in order. Borrowed until the next call that changes the state: neither this nor
+ * pn_state_logits() while another thread's call runs on the state, for they do not wait and cannot fail. */
 const uint32_t *pn_state_tokens(const pn_state *state, size_t *n);
 /* logits[n_vocab] after the last evaluated token, or NULL if there are none. Borrowed likewise. */
 const float *pn_state_logits(const pn_state *state);
@@ -244,8 +247,10 @@ typedef struct pn_slice {
 /* Append tokens to one or several states of one model (each state at most once): a prompt, one decode step and ten
  * conversations decoding together are the same call. Afterwards each state has the logits of its last token.
  * progress (may be NULL) is called from this thread at most every 50 ms; non-zero from it cancels.
- * On PN_ERR_CANCELLED and all other failures each state holds what it held before plus whole internal batches that
- * were finished (pn_state_tokens tells), and no logits.
+ * Cancelling the evaluation of one of the states ends the whole call with PN_ERR_CANCELLED.
+ * ARGUMENT, BUSY and CONTEXT come before any work: all states keep their tokens and logits. After a failure of work
+ * that had begun each state holds what it held before plus whole internal batches that were finished (pn_state_tokens
+ * tells), and no logits.
  * Errors: ARGUMENT (id >= n_vocab), BUSY, CONTEXT, MEMORY, CANCELLED, NUMERIC. */
 int pn_eval(pn_model *model, const pn_slice *slices, size_t n_slices, pn_progress_callback progress, void *user_data);
 
