@@ -15,11 +15,11 @@
  *
  * The one thing to know first: tokens have one order, by descending logit and ascending id on ties, and each filter
  * keeps a front part of it. So filters and draw are all the same search: the place in that order where a running sum
- * of weights reaches a target. A search needs no sorting: it counts the weights by the leading bits of a key, goes into
- * the bucket where the target is reached, and there looks at the next bits. Its time is linear whatever the logits are. */
+ * of weights reaches a target (sample_search.c). */
 #include "common.h"
 #include "mathf.h"
 #include "pantheon.h"
+#include "sample_search.h"
 #include "state.h"
 #include "status.h"
 #include "threads.h"
@@ -30,35 +30,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    CHUNK = 128, /* tokens that share an entry of chunk_max */
-    /* A key has 31 bits: the upper 11 (exponent and three bits of mantissa), then twice 10. */
-    SHIFT_FIRST = 20,
-    SHIFT_STEP = 10,
-    N_BUCKETS = 2048,
-    N_PARTIAL = 4,
-    N_FINE_BUCKETS = 1 << SHIFT_STEP,
-    BLOCK = 32, /* keys that are looked through at once */
-};
+enum { CHUNK = 128 }; /* tokens that share an entry of chunk_max */
 
 /* Weights below e^-87 of the likeliest count as nothing; so does what was forbidden with -infinity. */
 #define WEIGHT_RANGE 87.0f
 #define ALL_KEYS     UINT32_MAX
-
-/* Tokens among which a search looks, in ascending order of ids. key: the bits of (max logit - logit), a float that is
- * never negative, so that keys are in order as numbers, the likeliest token's 0 first. token NULL: token i is i. */
-typedef struct token_list {
-    size_t n;
-    uint32_t *key;
-    float *weight;
-    uint32_t *token;
-} token_list;
-
-/* Where a search ended: a token, and the weight of all up to and with it. */
-typedef struct place {
-    uint32_t key, token;
-    double mass;
-} place;
 
 struct pn_sampler {
     pn_sampling_params params;
@@ -67,15 +43,11 @@ struct pn_sampler {
     bool has_penalties;
     atomic_flag busy;
     uint64_t rng[4];
-    pn_logit_bias *bias;          /* [params.n_logit_bias] */
-    float *logits;                /* [V] changed copy */
-    uint32_t *counts;             /* [V] how often each token was seen; all zero between draws */
-    float *chunk_max;             /* [(V + CHUNK - 1) / CHUNK] */
-    uint32_t *tokens;             /* [V] token_list.token where it is not NULL */
-    uint32_t *members;            /* [V] positions in the list, of the bucket that is being searched */
-    double *mass;                 /* [N_BUCKETS] weight of the list's tokens by the first bits of their keys */
-    double (*partial)[N_PARTIAL]; /* [N_BUCKETS] what mass is summed up from */
-    token_list list;
+    pn_logit_bias *bias;  /* [params.n_logit_bias] */
+    float *logits;        /* [V] changed copy */
+    uint32_t *counts;     /* [V] how often each token was seen; all zero between draws */
+    float *chunk_max;     /* [(V + CHUNK - 1) / CHUNK] */
+    sample_search search; /* the tokens that are left, and searching among them */
 };
 
 /* ---- parameters -------------------------------------------------------------------------------------------------- */
@@ -178,14 +150,8 @@ static int sampler_init(pn_sampler *s, uint32_t n_vocab, const pn_sampling_param
     s->logits = malloc(bytes);
     s->counts = calloc(n, sizeof *s->counts);
     s->chunk_max = malloc((n + CHUNK - 1) / CHUNK * sizeof *s->chunk_max);
-    s->tokens = malloc(bytes);
-    s->members = malloc(bytes);
-    s->mass = malloc(N_BUCKETS * sizeof *s->mass);
-    s->partial = malloc(N_BUCKETS * sizeof *s->partial);
-    s->list.key = malloc(bytes);
-    s->list.weight = malloc(bytes);
-    if (!s->bias || !s->logits || !s->counts || !s->chunk_max || !s->tokens || !s->members || !s->mass || !s->partial ||
-        !s->list.key || !s->list.weight)
+    const bool has_search = search_init(&s->search, n);
+    if (!s->bias || !s->logits || !s->counts || !s->chunk_max || !has_search)
         return pn_fail(PN_ERR_MEMORY, "sampler: no memory for a vocabulary of %u and %zu biases", n_vocab, n_bias);
     if (n_bias) memcpy(s->bias, params->logit_bias, n_bias * sizeof *s->bias);
     s->params.logit_bias = s->bias;
@@ -215,12 +181,7 @@ void pn_sampler_free(pn_sampler *s) {
     free(s->logits);
     free(s->counts);
     free(s->chunk_max);
-    free(s->tokens);
-    free(s->members);
-    free(s->mass);
-    free(s->partial);
-    free(s->list.key);
-    free(s->list.weight);
+    search_free(&s->search);
     free(s);
 }
 
@@ -310,140 +271,31 @@ static int prepare_logits(pn_sampler *s, const float *logits, const uint32_t *se
     return PN_OK;
 }
 
-/* ---- the search -------------------------------------------------------------------------------------------------- */
-
-static uint32_t list_token(const token_list *list, size_t at) {
-    return list->token ? list->token[at] : (uint32_t)at;
-}
-
-/* Sum up the list's weights by the first bits of the keys; before every search in a list that has changed. Returns the
- * weight of them all, in the order of the search. Neighbours go to different sums: most tokens share a few buckets, and
- * each addition to one sum waits for the one before. */
-static double tally(pn_sampler *s) {
-    const token_list *list = &s->list;
-    memset(s->partial, 0, N_BUCKETS * sizeof *s->partial);
-    for (size_t i = 0; i < list->n; i++)
-        s->partial[list->key[i] >> SHIFT_FIRST][i % N_PARTIAL] += (double)list->weight[i];
-    double total = 0;
-    for (size_t b = 0; b < N_BUCKETS; b++) {
-        const double *part = s->partial[b];
-        s->mass[b] = (part[0] + part[2]) + (part[1] + part[3]);
-        total += s->mass[b];
-    }
-    return total;
-}
-
-/* The bucket in which `before` plus the masses so far reach the target, or the last one that has any mass (sums of
- * another grouping may differ by a rounding). Moves *before to where that bucket begins. */
-static uint32_t find_bucket(const double *mass, uint32_t n, double target, double *before) {
-    double sum = *before;
-    uint32_t found = 0;
-    for (uint32_t b = 0; b < n; b++) {
-        if (!(mass[b] > 0)) continue;
-        found = b;
-        *before = sum;
-        sum += mass[b];
-        if (sum >= target) break;
-    }
-    return found;
-}
-
-/* Positions of the list's tokens that are in a first bucket. Most blocks have none. */
-static size_t gather_members(pn_sampler *s, uint32_t bucket) {
-    const uint32_t *key = s->list.key;
-    size_t n = 0, i = 0;
-    for (; i + BLOCK <= s->list.n; i += BLOCK) {
-        uint32_t any = 0;
-        for (size_t j = 0; j < BLOCK; j++) any |= (key[i + j] >> SHIFT_FIRST) == bucket;
-        for (size_t j = 0; any && j < BLOCK; j++) {
-            s->members[n] = (uint32_t)(i + j);
-            n += key[i + j] >> SHIFT_FIRST == bucket;
-        }
-    }
-    for (; i < s->list.n; i++)
-        if (key[i] >> SHIFT_FIRST == bucket) s->members[n++] = (uint32_t)i;
-    return n;
-}
-
-/* Of the first n members keep those in the bucket, among the ten bits above `shift`, where the target is reached. */
-static size_t refine_members(pn_sampler *s, size_t n, uint32_t shift, double target, double *before) {
-    const token_list *list = &s->list;
-    double mass[N_FINE_BUCKETS] = { 0 };
-    for (size_t i = 0; i < n; i++) {
-        const uint32_t at = s->members[i];
-        mass[(list->key[at] >> shift) % N_FINE_BUCKETS] += (double)list->weight[at];
-    }
-    const uint32_t bucket = find_bucket(mass, N_FINE_BUCKETS, target, before);
-    size_t kept = 0;
-    for (size_t i = 0; i < n; i++) {
-        const uint32_t at = s->members[i];
-        s->members[kept] = at;
-        kept += (list->key[at] >> shift) % N_FINE_BUCKETS == bucket;
-    }
-    return kept;
-}
-
-/* The first place of the list at which the weights reach the target; the last one with any weight if they do not. */
-static place find_place(pn_sampler *s, double target) {
-    double sum = 0;
-    size_t n = gather_members(s, find_bucket(s->mass, N_BUCKETS, target, &sum));
-    for (uint32_t shift = SHIFT_FIRST; n > 1 && shift > 0;) {
-        shift -= SHIFT_STEP;
-        n = refine_members(s, n, shift, target, &sum);
-    }
-    size_t i = 0; /* equal keys: in the order of ids */
-    for (;; i++) {
-        sum += (double)s->list.weight[s->members[i]];
-        if (sum >= target || i + 1 == n) break;
-    }
-    const uint32_t at = s->members[i];
-    return (place){ .key = s->list.key[at], .token = list_token(&s->list, at), .mass = sum };
-}
-
-static bool is_behind(uint32_t key, uint32_t token, place last) {
-    return key > last.key || (key == last.key && token > last.token);
-}
-
-/* Drop what lies behind a place. */
-static void list_cut(pn_sampler *s, place last) {
-    token_list *list = &s->list;
-    size_t kept = 0;
-    for (size_t i = 0; i < list->n; i++) {
-        const uint32_t token = list_token(list, i);
-        if (is_behind(list->key[i], token, last)) continue;
-        list->key[kept] = list->key[i];
-        list->weight[kept] = list->weight[i];
-        s->tokens[kept++] = token;
-    }
-    list->n = kept;
-    list->token = s->tokens;
-}
-
 /* ---- filters and draw -------------------------------------------------------------------------------------------- */
 
 /* Weights that make the search count tokens. */
 static void list_count(pn_sampler *s) {
-    for (size_t i = 0; i < s->list.n; i++) s->list.weight[i] = 1;
-    tally(s);
+    for (size_t i = 0; i < s->search.list.n; i++) s->search.list.weight[i] = 1;
+    search_tally(&s->search);
 }
 
 static void list_weigh(pn_sampler *s) {
     const float inverse = 1 / s->params.temperature;
     const float scale = inverse <= FLT_MAX ? -inverse : -FLT_MAX; /* not infinite: the likeliest has 0 * scale */
     const uint32_t end = f32_bits(WEIGHT_RANGE * s->params.temperature);
-    const uint32_t *restrict key = s->list.key;
-    float *restrict weight = s->list.weight;
-    for (size_t i = 0, n = s->list.n; i < n; i++) {
+    const uint32_t *restrict key = s->search.list.key;
+    float *restrict weight = s->search.list.weight;
+    for (size_t i = 0, n = s->search.list.n; i < n; i++) {
         const float w = exp_f32_in_range(f32_from_bits(key[i]) * scale);
         weight[i] = f32_from_bits(f32_bits(w) & -(uint32_t)(key[i] < end)); /* a mask, no branch */
     }
 }
 
 static void list_all(pn_sampler *s, const float *restrict logits, float max) {
-    uint32_t *restrict key = s->list.key;
+    uint32_t *restrict key = s->search.list.key;
     for (size_t i = 0, n = s->n_vocab; i < n; i++) key[i] = f32_bits(max - logits[i]);
-    s->list.n = s->n_vocab;
-    s->list.token = NULL;
+    s->search.list.n = s->n_vocab;
+    s->search.list.token = NULL;
 }
 
 /* The tokens with keys up to `last`; chunks whose best token has a higher one are not looked at. */
@@ -454,24 +306,24 @@ static void list_up_to(pn_sampler *s, const float *logits, float max, uint32_t l
         const size_t end = size_min(begin + CHUNK, s->n_vocab);
         for (size_t i = begin; i < end; i++) {
             const uint32_t key = f32_bits(max - logits[i]);
-            s->list.key[kept] = key;
-            s->tokens[kept] = (uint32_t)i;
+            s->search.list.key[kept] = key;
+            s->search.tokens[kept] = (uint32_t)i;
             kept += key <= last;
         }
     }
-    s->list.n = kept;
-    s->list.token = s->tokens;
+    s->search.list.n = kept;
+    s->search.list.token = s->search.tokens;
 }
 
 /* A key that at least k tokens do not exceed: that of the k-th best chunk's best token. */
 static uint32_t find_key_top_k(pn_sampler *s, float max, size_t k) {
     const size_t n_chunks = ((size_t)s->n_vocab + CHUNK - 1) / CHUNK;
     if (k >= n_chunks) return ALL_KEYS;
-    for (size_t c = 0; c < n_chunks; c++) s->list.key[c] = f32_bits(max - s->chunk_max[c]);
-    s->list.n = n_chunks;
-    s->list.token = NULL;
+    for (size_t c = 0; c < n_chunks; c++) s->search.list.key[c] = f32_bits(max - s->chunk_max[c]);
+    s->search.list.n = n_chunks;
+    s->search.list.token = NULL;
     list_count(s);
-    return find_place(s, (double)k).key;
+    return search_find(&s->search, (double)k).key;
 }
 
 /* List what top_k keeps, and of it what min_p keeps where that needs no total of weights before. */
@@ -484,26 +336,26 @@ static void list_candidates(pn_sampler *s, const float *logits, float max) {
         list_all(s, logits, max);
     else
         list_up_to(s, logits, max, last);
-    if (s->list.n <= k) return;
+    if (s->search.list.n <= k) return;
     list_count(s);
-    list_cut(s, find_place(s, (double)k));
+    search_cut(&s->search, search_find(&s->search, (double)k));
 }
 
 static uint32_t draw(pn_sampler *s, const float *logits, float max) {
     const pn_sampling_params *p = &s->params;
     list_candidates(s, logits, max);
     list_weigh(s);
-    double total = tally(s);
+    double total = search_tally(&s->search);
     place last = { .key = ALL_KEYS, .mass = total };
     if (p->top_p < 1) {
         if (s->key_min_p != ALL_KEYS) {
-            list_cut(s, (place){ .key = s->key_min_p, .token = UINT32_MAX });
-            tally(s);
+            search_cut(&s->search, (place){ .key = s->key_min_p, .token = UINT32_MAX });
+            search_tally(&s->search);
         }
-        last = find_place(s, (double)p->top_p * total);
+        last = search_find(&s->search, (double)p->top_p * total);
     }
-    const place drawn = find_place(s, rng_uniform(s->rng) * last.mass);
-    return is_behind(drawn.key, drawn.token, last) ? last.token : drawn.token; /* by a rounding, if ever */
+    const place drawn = search_find(&s->search, rng_uniform(s->rng) * last.mass);
+    return search_is_behind(drawn.key, drawn.token, last) ? last.token : drawn.token; /* by a rounding, if ever */
 }
 
 static int sample_entered(pn_sampler *s, const float *logits, const uint32_t *seen, size_t n_seen, uint32_t *token) {

@@ -32,9 +32,10 @@ int pn_fail(pn_status code, const char *format, ...) {
 
 void status_prefix(const char *prefix) {
     if (!strncmp(last.message, prefix, strlen(prefix))) return;
-    char message[sizeof last.message];
+    char message[sizeof last.message + 304]; /* the longest prefix, then all of the message */
     snprintf(message, sizeof message, "%.300s: %s", prefix, last.message);
-    memcpy(last.message, message, sizeof message);
+    message[sizeof last.message - 1] = 0;
+    memcpy(last.message, message, sizeof last.message);
     make_printable();
 }
 

@@ -35,7 +35,7 @@ C_RANKS: list[tuple[int, str, str]] = [
     (6, "kv scratch", "a conversation's cache; working memory"),
     (7, "attention", "queries over the cache"),
     (8, "model", "a file's weights, checked and packed"),
-    (9, "state", "one conversation"),
+    (9, "state sample_search", "one conversation; where a sum of weights reaches a target"),
     (10, "forward sample", "tokens to logits; logits to a token"),
     (11, "stream", "evaluate, sample, call back, repeat"),
 ]
