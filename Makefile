@@ -24,7 +24,7 @@ C_TESTS   := $(patsubst tests/c/%.c,%,$(wildcard tests/c/test_*.c))
 WARNINGS  := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wvla -Wconversion
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test build wheel lint asan bench clean distclean c-tests asan-c asan-python FORCE
+.PHONY: help chat test build wheel lint asan bench clean distclean without-blas c-tests asan-c asan-python FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | while IFS='	' read -r name text; do \
@@ -40,9 +40,15 @@ test: build .venv/.test ## run all tests: C first, then pytest; ARGS goes to pyt
 
 build: .venv/.package ## build the C core and install the package in place (the inner loop after a C edit)
 
-wheel: .venv/.test ## build dist/: the sdist, and from it one abi3 wheel
+wheel: without-blas .venv/.test ## build dist/: the sdist, and from it one abi3 wheel
 	@rm -rf dist && $(BIN)/pyproject-build --no-isolation --outdir dist . >&2
 	@$(BIN)/python tools/check_wheel_isa.py dist/*.whl && ls dist >&2
+
+without-blas:
+ifneq ($(filter-out 0,$(USE_BLAS)),)
+	@echo 'A wheel with USE_BLAS=1 would claim to be portable, yet need libopenblas where it is installed:' \
+	    'leave USE_BLAS out, or install from the sources there.' >&2; exit 1
+endif
 
 lint: .venv/.dev ## ruff, mypy --strict, clang-format, C warnings, direction of includes, sizes
 	$(BIN)/ruff check .

@@ -4,8 +4,10 @@ Executed by cffi's setuptools hook (see setup.py), never imported by the package
 asks it for the flags of the C tests: `python build_ffi.py cflags` and `... ldflags` print them, one per line.
 
 The one thing to know first: our flags come after those of the environment and of Python. -O3 -DNDEBUG, because a user's
-CFLAGS replace Python's own and would leave the kernels unoptimized; -march=x86-64, because a user's -march=native would
-put wide instructions outside of the kernels, where no check of the CPU guards them.
+CFLAGS replace Python's own and would leave the kernels unoptimized; -march=x86-64 and the -mno- flags, because a user's
+-march=native or -mavx2 would put wide instructions outside of the kernels, where no check of the CPU guards them (the
+kernels switch them on again, function by function); -fno-fast-math, because equal bits and NaN checks die of it, and at
+the link too, because there it would bring code that makes the whole process flush denormals.
 """
 
 from __future__ import annotations
@@ -24,9 +26,11 @@ from typing import Any
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))  # no stable ABI there before 3.15
 USE_BLAS = os.environ.get("USE_BLAS", "") not in ("", "0")
 
-FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O3", "-DNDEBUG", "-ffp-contract=off", "-fvisibility=hidden", "-pthread"]
+STRICT_MATH = ["-O3", "-fno-fast-math", "-fno-unsafe-math-optimizations"]  # -O3 also stands against an -Ofast
+FLAGS = ["-std=c11", "-D_GNU_SOURCE", *STRICT_MATH, "-DNDEBUG", "-ffp-contract=off", "-fvisibility=hidden", "-pthread"]
 if sys.platform == "linux" and platform.machine() in ("x86_64", "AMD64"):
-    FLAGS += ["-march=x86-64", "-mtune=generic"]
+    FLAGS += ["-march=x86-64", "-mtune=generic", "-mno-sse3", "-mno-avx"]
+    FLAGS += ["-mno-bmi", "-mno-bmi2", "-mno-lzcnt", "-mno-popcnt"]  # not part of the two above
 
 # Python's own functions that C may call. The defining side stands in pantheon/_native.py.
 CALLBACKS = """
@@ -70,7 +74,7 @@ def find_blas() -> tuple[list[str], list[str]]:
 def flags() -> tuple[list[str], list[str]]:
     """(compile, link): what every C file of the core is built with, and what links it."""
     blas_cflags, blas_ldflags = find_blas() if USE_BLAS else ([], [])
-    return [*FLAGS, *blas_cflags], ["-pthread", *blas_ldflags, "-lm"]
+    return [*FLAGS, *blas_cflags], [*STRICT_MATH, "-pthread", *blas_ldflags, "-lm"]
 
 
 def check_headers() -> None:

@@ -1,7 +1,8 @@
 """What users get: an sdist that builds, one wheel for all Pythons and all CPUs, and an install that works elsewhere.
 
 The wheel is built once, from the sdist of a clean copy of the tree, under flags that a user or a distribution may have
-set: `-march=native` must not leak into it, a missing -O must not slow it down.
+set: `-march=native` and -mavx2 must not leak into it, -ffast-math must not bend its arithmetic, a missing -O must not
+slow it down.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ import pantheon
 
 isa = load_tool("check_wheel_isa")
 
-HOSTILE_FLAGS = "-g -march=native"
 IS_LINUX = sys.platform == "linux"
 IS_X86 = IS_LINUX and platform.machine() == "x86_64"
+HOSTILE_FLAGS = "-g -march=native -ffast-math -funsafe-math-optimizations"
+if IS_X86:
+    HOSTILE_FLAGS += " -mavx2 -mfma -mf16c -mavx512f -mbmi2 -mlzcnt -mpopcnt"
 NOT_SHIPPED = shutil.ignore_patterns(
     ".git", ".venv", "build", "dist", "*.egg-info", "*.so", "*.o", "__pycache__", ".*_cache", ".hypothesis"
 )
@@ -126,12 +129,22 @@ def test_flags_of_the_environment_do_not_replace_ours(built: Built) -> None:
         assert {"-DNDEBUG", "-ffp-contract=off", "-fvisibility=hidden", "-std=c11"} <= set(words)
         if IS_X86:
             assert [word for word in words if word.startswith("-march")][-1] == "-march=x86-64"
+            assert words.index("-mavx2") < words.index("-mno-avx")
+        assert words.index("-ffast-math") < words.index("-fno-fast-math")
 
 
 @pytest.mark.packaging
 @pytest.mark.skipif(not IS_X86, reason="the check knows x86-64 on Linux")
 def test_no_wide_instruction_stands_outside_of_the_kernels(built: Built) -> None:
     assert isa.check(built.wheel) == []
+
+
+@pytest.mark.packaging
+@pytest.mark.skipif(not IS_LINUX, reason="reads ELF")
+def test_loading_the_extension_does_not_make_the_process_flush_denormals(built: Built) -> None:
+    assert "set_fast_math" not in run(["nm", built.core])
+    (link,) = (line for line in built.log.splitlines() if " -shared " in line and "_core" in line)
+    assert "-ffast-math" in link  # the trap was set
 
 
 @pytest.mark.packaging
@@ -150,13 +163,15 @@ def _machine() -> str:
 ELSEWHERE = """
 import sys, pathlib, pantheon
 assert pathlib.Path(pantheon.__file__).is_relative_to(sys.prefix), pantheon.__file__
-with pantheon.load(sys.argv[1]) as model:
-    print("generated", model.generate([1, 2, 3], max_tokens=5).tokens)
+for isa in (None, "portable"):
+    with pantheon.load(sys.argv[1], isa=isa) as model:
+        print("logits", model.logits([1, 2, 3]).tobytes().hex())
+        print("generated", model.generate([1, 2, 3], max_tokens=5).tokens)
 """
 
 
 @pytest.mark.packaging
-def test_the_wheel_installs_into_a_fresh_environment_and_generates_there(
+def test_the_wheel_in_a_fresh_environment_computes_the_same_bits_and_the_same_reply(
     built: Built, tmp_path: Path, tiny_model: str
 ) -> None:
     environment = plain_environment()
@@ -166,7 +181,8 @@ def test_the_wheel_installs_into_a_fresh_environment_and_generates_there(
     model = os.path.abspath(tiny_model)
     there = run([bin_folder / "python", "-c", ELSEWHERE, model], env=environment, cwd=tmp_path)
     with pantheon.load(model) as here:
-        assert f"generated {here.generate([1, 2, 3], max_tokens=5).tokens}" in there
+        assert there.count(f"logits {here.logits([1, 2, 3]).tobytes().hex()}\n") == 2
+        assert there.count(f"generated {here.generate([1, 2, 3], max_tokens=5).tokens}\n") == 2
     version = f"pantheon, version {pantheon.__version__}\n"
     assert run([bin_folder / "pantheon", "--version"], env=environment, cwd=tmp_path) == version
     assert run([bin_folder / "python", "-m", "pantheon", "--version"], env=environment, cwd=tmp_path) == version
@@ -182,6 +198,22 @@ def test_blas_without_its_header_is_one_sentence_with_the_cure(tmp_path: Path) -
     assert done.returncode == 1
     assert done.stdout == ""
     assert re.fullmatch(r"USE_BLAS=1 needs OpenBLAS, .*libopenblas-dev.*\n", done.stderr)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_make_refuses_a_wheel_with_blas_before_it_does_anything(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    done = subprocess.run(
+        ["make", "wheel", "USE_BLAS=1", "PYTHON=false"],
+        cwd=tmp_path,
+        env=plain_environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode != 0
+    assert done.stdout == ""
+    assert done.stderr.startswith("A wheel with USE_BLAS=1 would claim to be portable")
+    assert not (tmp_path / ".venv").exists()
 
 
 # ---- The tool itself ----------------------------------------------------------------------------------------------

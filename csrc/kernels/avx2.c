@@ -1,7 +1,7 @@
 /* avx2.c - the kernels for x86-64 with AVX2 and F16C.                                                  (rank 4)
  *
- * Every function carries its target attribute; the build has no -m flags, so nothing outside this file can use a wide
- * instruction. The order of operations is that of kernels.h; no fused multiply-add.
+ * Every function carries its target attribute; the build's flags allow the baseline alone, so nothing outside this file
+ * can use a wide instruction. The order of operations is that of kernels.h; no fused multiply-add.
  *
  * Inner loops and what bounds them (Agner Fog's tables, Zen 3 and Golden Cove):
  *   8-bit tile: vpsignb + vpmaddubsw + vpmaddwd + vpaddd per 32 multiply-adds and token; the multiplies go to two ports.
