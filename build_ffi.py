@@ -32,17 +32,16 @@ if sys.platform == "linux" and platform.machine() in ("x86_64", "AMD64"):
     FLAGS += ["-march=x86-64", "-mtune=generic", "-mno-sse3", "-mno-avx"]
     FLAGS += ["-mno-bmi", "-mno-bmi2", "-mno-lzcnt", "-mno-popcnt"]  # not part of the two above
 
-# Python's own functions that C may call. The defining side stands in pantheon/_native.py.
+# Python's own function that C may call; pantheon/_native.py defines it.
 CALLBACKS = """
 extern "Python" int pn_py_progress(void *, double);
-extern "Python" int pn_py_token(void *, uint32_t, const char *, size_t);
 """
 REGION = re.compile(r"/\* --- ffi begin --- \*/(.*)/\* --- ffi end --- \*/", re.DOTALL)
 COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
 
 def read_declarations(header: str) -> str:
-    """The declarations between the two marker lines of a header, without comments, plus the callbacks."""
+    """The declarations between the two marker lines of a header, without comments, plus the callback."""
     with open(header, encoding="utf-8") as file:
         region = REGION.search(file.read())
     if region is None:

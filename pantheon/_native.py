@@ -11,8 +11,11 @@ What this module deliberately does not do: convert or check what C checks itself
 
 from __future__ import annotations
 
+import io
+import math
 import os
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, NoReturn
@@ -120,7 +123,7 @@ class _Handle:
         self._pointer: Any = ffi.gc(pointer, free)
         self._users = 0
         self._closed = False
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may come back to it, to cancel or to close
 
     @property
     def closed(self) -> bool:
@@ -129,9 +132,10 @@ class _Handle:
 
     def __enter__(self) -> Any:
         with self._lock:
+            self._users += 1  # first: whoever closes from a signal handler after this line leaves the pointer to us
             if self._closed:
+                self._users -= 1
                 raise errors.ClosedError(f"this {self.noun} is closed")
-            self._users += 1
             return self._pointer
 
     def __exit__(self, *exc: object) -> None:
@@ -188,6 +192,46 @@ class _Borrowed:
         """Nothing: the owner closes."""
 
 
+class OneAtATime:
+    """Lets one caller in and turns the next away: `with gate.hold():` raises BusyError where a lock would wait."""
+
+    __slots__ = ("_holder", "_message", "_mutex")
+
+    def __init__(self, message: str) -> None:
+        self._holder: Callable[[], _Hold | None] = lambda: None
+        self._message = message
+        self._mutex = threading.RLock()
+
+    @property
+    def busy(self) -> bool:
+        """True while somebody is in."""
+        hold = self._holder()
+        return hold is not None and not hold.closed
+
+    def check(self) -> None:
+        """Raise BusyError if somebody is in."""
+        if self.busy:
+            raise errors.BusyError(self._message)
+
+    def hold(self) -> _Hold:
+        """In, until the end of the `with` that this is for."""
+        hold = _Hold()
+        with self._mutex:
+            self.check()
+            self._holder = weakref.ref(hold)
+        return hold
+
+
+class _Hold(io.BytesIO):
+    """One stay behind a gate; it ends with close().
+
+    An `__exit__` written in Python can be interrupted by Ctrl-C before its first line, and the gate would stay shut;
+    that of a buffer is C's. Where Ctrl-C comes before the `with` has begun, the gate's reference, a weak one, dies.
+    """
+
+    __slots__ = ()
+
+
 # ---- Values in and out --------------------------------------------------------------------------------------------
 
 
@@ -200,11 +244,14 @@ def path_bytes(path: str | bytes | os.PathLike[str]) -> bytes:
 
 
 def as_ids(ids: Sequence[int] | npt.ArrayLike) -> Ids:
-    """A one-dimensional contiguous uint32 array of token ids; ArgumentError names the first value that is not one."""
+    """A new contiguous array uint32[n] of token ids; ArgumentError names the first value that is not one.
+
+    Always a copy: C reads it while other threads run, and one of them may own what the caller gave.
+    """
     if isinstance(ids, np.ndarray) and ids.dtype == np.uint32 and ids.ndim == 1:
-        return np.ascontiguousarray(ids)
+        return np.array(ids, np.uint32, order="C")
     try:
-        values = np.asarray(ids)
+        values = np.array(ids)
     except (ValueError, OverflowError, TypeError):
         raise errors.ArgumentError("token ids must be a flat sequence of integers") from None
     if values.ndim != 1:
@@ -362,10 +409,18 @@ def gguf_tensors(gguf: GGUFHandle | _Borrowed) -> list[Tensor]:
     return tensors
 
 
-def gguf_rows(gguf: GGUFHandle | _Borrowed, tensor: int, row: int, n_rows: int, width: int) -> Floats:
-    """Rows of tensor `tensor` as float32[n_rows, width]; width must be the tensor's contiguous dimension."""
-    out = np.empty((n_rows, width), np.float32)
+def gguf_rows(gguf: GGUFHandle | _Borrowed, tensor: int, row: int, n_rows: int) -> Floats:
+    """Rows row .. row + n_rows - 1 of tensor `tensor` as float32[n_rows, its contiguous dimension]."""
+    info = ffi.new("pn_tensor_info *")
     with gguf as pointer:
+        if not 0 <= tensor < int(lib.pn_gguf_n_tensors(pointer)):
+            raise errors.ArgumentError(f"there is no tensor {tensor}; the file has {lib.pn_gguf_n_tensors(pointer)}")
+        _check(lib.pn_gguf_tensor(pointer, tensor, info))
+        dims = [int(info.dims[d]) for d in range(info.n_dims)]
+        total = math.prod(dims[1:])
+        if not (0 <= row <= total and 0 <= n_rows <= total - row):
+            raise errors.ArgumentError(f"rows {row} + {n_rows} of tensor {tensor}, which has {total}")
+        out = np.empty((n_rows, dims[0]), np.float32)
         _check(lib.pn_gguf_read_rows(pointer, tensor, row, n_rows, ffi.from_buffer("float[]", out, True)))
     return out
 
@@ -551,38 +606,54 @@ class StateHandle(_Handle):
 
     def __init__(self, model: ModelHandle) -> None:
         self.model = model
-        self._running = threading.Lock()
+        self._running = OneAtATime("this state is in use by another call; give each thread its own state")
         with model as pointer:
             super().__init__(lib.pn_state_new(pointer), lib.pn_state_free)
 
-    def exclusive(self) -> threading.Lock:
-        """The lock of whoever works on the state, for a `with`; BusyError if someone does.
+    def exclusive(self) -> _Hold:
+        """For a `with`: whoever works on the state; BusyError if someone does.
 
         C refuses a second evaluation by itself, but ids and logits are read here through borrowed pointers, which an
-        evaluation in another thread would move. A plain `with lock` cannot be left locked by a KeyboardInterrupt.
+        evaluation in another thread would move.
         """
-        if self._running.locked():
-            raise errors.BusyError("this state is in use by another call; give each thread its own state")
-        return self._running
+        return self._running.hold()
 
     def _stop_calls(self) -> None:
         if self._users > 0:
             lib.pn_state_cancel(self._pointer)
 
 
-def state_eval(state: StateHandle, ids: Ids, progress: Progress | None, all_logits: Floats | None = None) -> None:
-    """Append ids to the state. all_logits, if given, must be float32[len(ids), n_vocab] and receives every row."""
+def state_eval(
+    state: StateHandle,
+    ids: Sequence[int] | npt.ArrayLike,
+    progress: Progress | None,
+    all_logits: Floats | None = None,
+) -> None:
+    """Append ids (at least one). all_logits, if given, is float32[len(ids), n_vocab] and receives every row."""
+    tokens = as_ids(ids)
+    if len(tokens) == 0:
+        raise errors.ArgumentError("eval needs at least one token id")
+    if all_logits is not None:
+        _check_rows(all_logits, (len(tokens), model_facts(state.model).n_vocab))
     call = _Call(progress)
     data = ffi.new_handle(call)
     with state.exclusive(), state.model as model, state as pointer:
         piece = ffi.new("pn_slice *")
-        tokens = ffi.from_buffer("uint32_t[]", ids)
-        piece.state, piece.tokens, piece.n = pointer, tokens, len(ids)
+        buffer = ffi.from_buffer("uint32_t[]", tokens)
+        piece.state, piece.tokens, piece.n = pointer, buffer, len(tokens)
         rows = None if all_logits is None else ffi.from_buffer("float[]", all_logits, True)
         if rows is not None:
             piece.all_logits = rows
         status = lib.pn_eval(model, piece, 1, lib.pn_py_progress, data)
         call.check(status == 0)
+
+
+def _check_rows(rows: Floats, shape: tuple[int, int]) -> None:
+    """C writes into it without knowing its size."""
+    if not isinstance(rows, np.ndarray) or rows.dtype != np.float32 or rows.shape != shape:
+        raise errors.ArgumentError(f"the logits need an array float32[{shape[0]}, {shape[1]}]")
+    if not (rows.flags.c_contiguous and rows.flags.writeable and rows.flags.aligned):
+        raise errors.ArgumentError("the array for the logits must be contiguous, aligned and writable")
 
 
 def state_reset(state: StateHandle) -> None:

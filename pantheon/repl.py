@@ -45,6 +45,10 @@ def note(text: str) -> None:
     print(harmless(text), file=sys.stderr, flush=True)
 
 
+class _StoppedError(Exception):
+    """Ctrl-C came before the chat could be asked to stop."""
+
+
 class Talker:
     """Sends messages to a chat and writes the replies, with the options of the command line."""
 
@@ -58,8 +62,9 @@ class Talker:
 
     def say(self, text: str) -> Reply | None:
         """Send a message and write the reply and a newline. None if Ctrl-C came before it began."""
-        stream = self.chat.stream(text, max_tokens=self._max_tokens, **self._sampling)
-        with contextlib.closing(stream):
+        progress = self._check_interrupted
+        stream = self.chat.stream(text, max_tokens=self._max_tokens, progress=progress, **self._sampling)
+        with contextlib.closing(stream), contextlib.suppress(_StoppedError):
             if not self._interrupted:
                 try:
                     for piece in stream:
@@ -85,6 +90,11 @@ class Talker:
     def _on_interrupt(self, number: int, frame: object) -> None:
         self._interrupted = True
         self.chat.cancel()
+
+    def _check_interrupted(self, fraction: float) -> None:
+        """Called while the prompt is read: a Ctrl-C just before it began found no reply that it could cancel."""
+        if self._interrupted:
+            raise _StoppedError
 
     def write(self, text: str) -> None:
         """Write a piece of a reply and flush it."""

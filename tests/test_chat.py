@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -207,11 +207,58 @@ def test_two_streams_prepared_together_run_one_after_the_other(model: pantheon.M
     assert second.usage.prompt_tokens > first.usage.prompt_tokens
 
 
-def test_a_reply_without_a_token_takes_the_message_back(model: pantheon.Model) -> None:
+def test_a_reply_has_room_for_a_token_at_least(model: pantheon.Model) -> None:
     chat = model.chat("s")
-    reply = chat.send("a", max_tokens=0)
-    assert (reply.text, reply.finish_reason) == ("", "length")
+    with pytest.raises(ArgumentError, match=r"max_tokens must be an integer in 1\.\."):
+        chat.send("a", max_tokens=0)
     assert chat.messages == [Message("system", "s")]
+
+
+def test_a_bias_for_a_token_that_does_not_exist_is_refused_before_anything_runs(model: pantheon.Model) -> None:
+    chat = model.chat("s")
+    for call in (chat.stream, model.stream):
+        with pytest.raises(ArgumentError, match=f"logit_bias must be an integer in 0..{model.n_vocab - 1}, got"):
+            call("a", logit_bias={model.n_vocab: 1.0})
+        call("a", logit_bias={model.n_vocab - 1: 1.0}).close()
+    assert chat.messages == [Message("system", "s")]
+
+
+def test_a_cancel_that_comes_as_the_reply_begins_is_kept(model: pantheon.Model) -> None:
+    chat = model.chat("s")
+    chat._keep_prefix = _first(chat.cancel, chat._keep_prefix)  # type: ignore[method-assign, assignment]
+    reply = chat.send("a", max_tokens=5, **FORCE)
+    assert (reply.finish_reason, reply.tokens) == ("cancelled", ())
+    assert chat.messages == [Message("system", "s")]
+
+
+def _first(before: Callable[[], None], function: Callable[[Any], int]) -> Callable[[Any], int]:
+    def both(ids: Any) -> int:
+        before()
+        return function(ids)
+
+    return both
+
+
+def test_of_many_callers_at_once_all_but_one_are_told_that_the_chat_is_busy(model: pantheon.Model) -> None:
+    chat = model.chat("s")
+    streams = [chat.stream("a", max_tokens=5, **FORCE) for _ in range(8)]
+    start = threading.Barrier(len(streams))
+    outcomes: list[str] = []
+
+    def begin(stream: pantheon.ReplyStream) -> None:
+        start.wait()
+        try:
+            next(stream)
+            outcomes.append("began")
+        except BusyError:
+            outcomes.append("busy")
+
+    threads = [threading.Thread(target=begin, args=(stream,)) for stream in streams]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(outcomes) == ["began"] + ["busy"] * 7
 
 
 def test_an_end_of_turn_at_once_is_an_empty_reply(model: pantheon.Model) -> None:

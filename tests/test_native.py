@@ -46,6 +46,127 @@ def test_ids_are_checked_before_they_reach_c() -> None:
         _native.as_ids([0, -5])
 
 
+def test_ids_are_always_a_copy_that_nobody_else_can_write_into() -> None:
+    theirs = np.arange(4, dtype=np.uint32)
+    for given in (theirs, theirs.astype(np.int64), theirs[::2]):
+        assert not np.shares_memory(_native.as_ids(given), given)
+    ours = _native.as_ids(theirs)
+    theirs[:] = 9
+    assert ours.tolist() == [0, 1, 2, 3]
+
+
+def test_no_array_is_written_beyond_its_end(tiny_model: str) -> None:
+    with pantheon.load(tiny_model) as model, model.state() as state:
+        width = model.n_vocab
+        read_only = np.zeros((2, width), np.float32)
+        read_only.flags.writeable = False
+        unfit: list[Any] = [
+            np.zeros((1, width), np.float32), np.zeros((2, width - 1), np.float32), np.zeros((2, width), np.float64),
+            np.zeros(2 * width, np.float32), np.zeros((2, 2 * width), np.float32)[:, ::2], read_only, b"",
+        ]  # fmt: skip
+        for out in unfit:
+            with pytest.raises(errors.ArgumentError, match="logits"):
+                _native.state_eval(state._handle, [1, 2], None, out)
+        with pytest.raises(errors.ArgumentError, match="at least one"):
+            _native.state_eval(state._handle, [], None)
+        assert len(state) == 0
+        fit = np.zeros((2, width), np.float32)
+        _native.state_eval(state._handle, [1, 2], None, fit)
+        assert (fit == model.logits([1, 2])).all()
+
+
+def test_rows_of_a_tensor_have_its_own_width(tiny_model: str) -> None:
+    gguf = _native.GGUFHandle(tiny_model)
+    tensors = _native.gguf_tensors(gguf)
+    for index, tensor in enumerate(tensors):
+        total = int(np.prod(tensor.shape[1:]))
+        assert _native.gguf_rows(gguf, index, 0, total).shape == (total, tensor.shape[0])
+        for row, n_rows in ((0, total + 1), (total + 1, 0), (-1, 1), (0, -1), (1, 2**63)):
+            with pytest.raises(errors.ArgumentError, match="rows"):
+                _native.gguf_rows(gguf, index, row, n_rows)
+    for missing in (-1, len(tensors)):
+        with pytest.raises(errors.ArgumentError, match="no tensor"):
+            _native.gguf_rows(gguf, missing, 0, 1)
+    gguf.close()
+
+
+SIGNALLED = """
+import signal, sys, time, pantheon
+model = pantheon.load(sys.argv[1])
+state, chat = model.state(), model.chat()
+state.eval([1, 2])
+calls = 0
+def on_alarm(number, frame):
+    global calls
+    calls += 1
+    state.cancel()
+    chat.cancel()
+    if calls == 200:
+        spare.close()
+signal.signal(signal.SIGALRM, on_alarm)
+signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+end, spare = time.monotonic() + 1.0, model.state()
+while time.monotonic() < end:
+    assert len(state) == 2
+    try:
+        len(spare)
+    except pantheon.ClosedError:
+        pass
+    chat.messages
+signal.setitimer(signal.ITIMER_REAL, 0)
+state.clear_cancel()
+state.eval([3])
+print("done" if calls else "no signal came")
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs interval timers")
+def test_a_signal_handler_may_cancel_whatever_the_main_thread_is_doing(tiny_model: str) -> None:
+    command = [sys.executable, "-c", SIGNALLED, tiny_model]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+def test_a_gate_lets_one_in_and_turns_the_others_away() -> None:
+    gate = _native.OneAtATime("occupied")
+    with gate.hold():
+        assert gate.busy
+        for _ in range(2):
+            with pytest.raises(errors.BusyError, match="occupied"), gate.hold():
+                pass
+        with pytest.raises(errors.BusyError, match="occupied"):
+            gate.check()
+    assert not gate.busy
+    with pytest.raises(KeyError), gate.hold():
+        raise KeyError
+    gate.check()
+
+
+INTERRUPTED = """
+import signal
+from pantheon import _native
+gate, hits = _native.OneAtATime("occupied"), 0
+def on_alarm(number, frame):
+    raise KeyboardInterrupt
+signal.signal(signal.SIGALRM, on_alarm)
+while hits < 2000:
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.0005)
+        while True:
+            with gate.hold():
+                pass
+    except KeyboardInterrupt:
+        hits += 1
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs interval timers")
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="older Pythons may raise between any two instructions")
+def test_a_keyboard_interrupt_cannot_leave_a_gate_occupied() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_lone_surrogate_is_named_with_its_index() -> None:
     with pytest.raises(ValueError, match="index 1") as caught:
         _native.text_bytes("a\ud800")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import signal
@@ -13,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from pantheon.repl import harmless
+import pantheon
+from pantheon.repl import Talker, harmless
 
 pexpect = pytest.importorskip("pexpect")
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -203,3 +205,37 @@ def test_a_message_that_does_not_fit_is_said_and_the_chat_goes_on(terminal: Any,
 )
 def test_what_a_model_writes_has_no_power_over_the_terminal(hostile: str, shown: str) -> None:
     assert harmless(hostile) == shown
+
+
+def test_ctrl_c_before_the_reply_counts_as_running_stops_the_prompt(smollm2: str) -> None:
+    class LateChat:
+        """A chat whose stream is asked for its first piece just after Ctrl-C found nothing to cancel."""
+
+        def __init__(self, chat: pantheon.Chat) -> None:
+            self.chat, self.pieces = chat, 0
+
+        def stream(self, *args: Any, **options: Any) -> Any:
+            stream = self.chat.stream(*args, **options)
+            inner = stream._pieces
+
+            def late() -> Iterator[str]:
+                talker._on_interrupt(signal.SIGINT, None)
+                for piece in inner:
+                    self.pieces += 1
+                    yield piece
+
+            stream._pieces = late()
+            return stream
+
+        def cancel(self) -> None:
+            self.chat.cancel()
+
+    with pantheon.load(smollm2) as model, model.chat("s") as chat:
+        late = LateChat(chat)
+        talker = Talker(late, 5, {}, io.StringIO())  # type: ignore[arg-type]
+        reply = talker.say("word " * 2000)
+        assert late.pieces == 0
+        assert reply is not None
+        assert reply.finish_reason == "cancelled"
+        assert reply.usage.evaluated_tokens < 1500
+        assert [message.role for message in chat.messages] == ["system"]

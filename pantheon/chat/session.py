@@ -10,7 +10,7 @@ the next turn compares again.
 
 from __future__ import annotations
 
-import threading
+import contextlib
 from collections.abc import Generator, Iterable, Mapping
 from datetime import datetime
 from types import TracebackType
@@ -24,7 +24,7 @@ from pantheon.chat.segments import encode
 from pantheon.chat.templates import ChatFormat, make_format
 from pantheon.engine.generate import Job, Record, Reply, ReplyStream, generate
 from pantheon.engine.sampling import SamplingParams, check_integer
-from pantheon.errors import ArgumentError, BusyError, ContextError
+from pantheon.errors import ArgumentError, ClosedError, ContextError
 
 if TYPE_CHECKING:
     from pantheon.engine.model import Model
@@ -71,7 +71,9 @@ class Chat:
         self._first_turns: Turns = tuple(Turn(message) for message in given if message.role == "system")[:1]
         self._turns: Turns = tuple(Turn(message) for message in given)
         self._state = model.state()
-        self._running = threading.Lock()
+        self._running = _native.OneAtATime(
+            "this chat is in the middle of a reply; finish or close its stream, or cancel() it, first"
+        )
 
     # ---- talking
 
@@ -85,14 +87,15 @@ class Chat:
     ) -> ReplyStream:
         """Say something: an iterator over the reply's text, whose `reply` is set at the end.
 
-        max_tokens None: reply_limit. progress: called with the fraction of the prompt read. sampling: the fields of
-        SamplingParams; without any the reply is greedy.
+        max_tokens: at least 1; None: reply_limit. progress: called with the fraction of the prompt read. sampling: the
+        fields of SamplingParams; without any the reply is greedy.
         Raises ContextError (with prompt_tokens, reply_limit, window) if prompt and reply do not fit into the window,
         ChatTemplateError if the template refuses, BusyError while another reply is running.
         """
-        self._check_idle()
+        self._running.check()
         params = SamplingParams(**sampling)
-        limit = check_integer("max_tokens", self._reply_limit if max_tokens is None else max_tokens, 0, 2**31 - 1)
+        params.check_vocab(self._model.n_vocab)
+        limit = check_integer("max_tokens", self._reply_limit if max_tokens is None else max_tokens, 1, 2**31 - 1)
         user = Turn(Message("user", text))
         ids = self._prompt((*self._turns, user), limit)
         job = Job(
@@ -119,13 +122,13 @@ class Chat:
 
     def cancel(self) -> None:
         """End the reply that is running, from any thread, during the prompt too. Without one: nothing happens."""
-        if self._running.locked() and not self._state.closed:
-            self._state.cancel()
+        if self._running.busy:
+            with contextlib.suppress(ClosedError):
+                self._state.cancel()
 
     def clear(self) -> None:
         """Forget everything but the system text."""
-        self._check_idle()
-        with self._running:
+        with self._running.hold():
             self._turns = self._first_turns
             self._state.reset()
 
@@ -182,10 +185,6 @@ class Chat:
             )
         return ids
 
-    def _check_idle(self) -> None:
-        if self._running.locked():
-            raise BusyError("this chat is in the middle of a reply; finish or close its stream, or cancel() it, first")
-
     def _keep_prefix(self, ids: _native.Ids) -> int:
         """Cut the state back to what it shares with ids, leaving at least one id to evaluate; how many it shares."""
         held = self._state.tokens
@@ -230,11 +229,11 @@ class Chat:
 
 def _reply(chat: Chat, user: Turn, seen: Turns, ids: _native.Ids, record: Record) -> Generator[str, None, None]:
     """The generator behind Chat.stream(). Nothing happens before the first piece is asked for."""
-    chat._check_idle()
-    with chat._running:
+    chat._running.check()
+    chat._state.clear_cancel()  # before the reply counts as running: what is asked for from there on is meant for it
+    with chat._running.hold():
         if chat._turns is not seen:  # something was said between stream() and its first piece
             ids = chat._prompt((*chat._turns, user), record.job.limit)
-        chat._state.clear_cancel()
         shared = chat._keep_prefix(ids)
         record.prompt_tokens, record.reused_tokens = len(ids), shared
         try:

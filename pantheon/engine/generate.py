@@ -172,7 +172,7 @@ def generate_tokens(state: State, ids: _native.Ids, record: Record) -> Generator
         while len(record.tokens) < job.limit:
             started = time.perf_counter()
             if record.tokens:
-                state.advance(_native.as_ids(record.tokens[-1:]))
+                state._advance(record.tokens[-1:])
             else:
                 _read_prompt(state, ids, record)
             token = state.sample(sampler)
@@ -196,7 +196,7 @@ def _read_prompt(state: State, ids: _native.Ids, record: Record) -> None:
     before = len(state)
     started = time.perf_counter()
     try:
-        state.advance(ids, record.job.progress)
+        state._advance(ids, record.job.progress)
     finally:
         record.prompt_s = time.perf_counter() - started
         if not state.closed:

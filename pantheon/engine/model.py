@@ -171,7 +171,7 @@ class Model:
         out = np.empty((len(tokens), self.n_vocab), np.float32)
         if len(tokens):
             with self.state() as state:
-                state.advance_all(tokens, out)
+                state._advance_all(tokens, out)
         return out
 
     def score(self, ids: Sequence[int] | npt.ArrayLike) -> _native.Floats:
@@ -184,7 +184,7 @@ class Model:
             for start in range(0, len(scores), _SCORE_ROWS):
                 targets = tokens[start + 1 : start + 1 + _SCORE_ROWS]
                 rows = np.empty((len(targets), self.n_vocab), np.float32)
-                state.advance_all(tokens[start : start + len(targets)], rows)
+                state._advance_all(tokens[start : start + len(targets)], rows)
                 wide = rows.astype(np.float64)
                 wide -= wide.max(axis=1, keepdims=True)
                 chosen = wide[np.arange(len(targets)), targets]
@@ -253,6 +253,7 @@ class Model:
         return _native.as_ids(prompt)
 
     def _job(self, n_prompt: int, max_tokens: int | None, progress: Any, params: SamplingParams) -> Job:
+        params.check_vocab(self.n_vocab)
         room = self.context_length - n_prompt
         limit = room if max_tokens is None else check_integer("max_tokens", max_tokens, 0, 2**31 - 1)
         if limit > room or room < 0:
@@ -311,12 +312,12 @@ def _complete(model: Model, ids: _native.Ids, record: Record) -> Iterator[str]:
 
 
 def _choose_threads(threads: int | None) -> tuple[int, str]:
-    """The number for C (0: its default) and where it comes from."""
+    """The number for C and where it comes from."""
     if threads is not None:
         return check_integer("threads", threads, 1, MAX_THREADS), "asked for"
     value = os.environ.get("PANTHEON_THREADS", "")
     if not value:
-        return 0, _native.default_threads()[1]
+        return _native.default_threads()  # the number and its reason from one call: they cannot differ
     if not value.isascii() or not value.isdigit() or not 1 <= int(value[:9]) <= MAX_THREADS:
         raise ArgumentError(f"PANTHEON_THREADS must be a number in 1..{MAX_THREADS}, got {value!r}")
     return int(value), "PANTHEON_THREADS"

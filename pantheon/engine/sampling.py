@@ -63,6 +63,11 @@ class SamplingParams:
             legal = isinstance(bias, Real) and not math.isnan(bias) and bias != math.inf
             _check(f"logit_bias[{token}]", bias, "a number or -inf", legal)
 
+    def check_vocab(self, n_vocab: int) -> None:
+        """Raise ArgumentError if logit_bias names a token that a vocabulary of this size does not have."""
+        for token in self.logit_bias or {}:
+            check_integer("a token id of logit_bias", token, 0, n_vocab - 1)
+
     def seed_or_fresh(self) -> int:
         """The seed, or a fresh one from the operating system."""
         return int.from_bytes(os.urandom(8), "little") if self.seed is None else self.seed

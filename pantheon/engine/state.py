@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from pantheon import _native
 from pantheon.engine.sampling import check_integer
-from pantheon.errors import ArgumentError
 
 
 class State:
@@ -33,18 +32,16 @@ class State:
         Raises ArgumentError, BusyError, ContextError, OutOfMemoryError, NumericError, CancelledError. After a failure
         the state holds a prefix of what was asked for (see `tokens`), and no logits.
         """
-        self.advance(_native.as_ids(ids), progress)
+        self._advance(ids, progress)
         logits = _native.state_logits(self._handle, self._n_vocab)
         assert logits is not None  # the evaluation returned without an error
         return logits
 
-    def advance(self, ids: _native.Ids, progress: _native.Progress | None = None) -> None:
+    def _advance(self, ids: Sequence[int] | npt.ArrayLike, progress: _native.Progress | None = None) -> None:
         """eval() without the copy of the logits, for callers that sample."""
-        if len(ids) == 0:
-            raise ArgumentError("eval needs at least one token id")
         _native.state_eval(self._handle, ids, progress)
 
-    def advance_all(self, ids: _native.Ids, out: _native.Floats) -> None:
+    def _advance_all(self, ids: _native.Ids, out: _native.Floats) -> None:
         """Append ids and write the logits after each of them to out, float32[len(ids), n_vocab]."""
         _native.state_eval(self._handle, ids, None, out)
 
