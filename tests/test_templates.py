@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 import time
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -56,6 +59,18 @@ NOW = datetime(2024, 2, 29, 12, 0)
         ("{{ tools is none }}{{ nothing is defined }}", "TrueFalse"),
         ("{{ 'a' ~ 1 ~ 'b' }}{{ 'ab'.upper().strip() }}{{ 'a,b'.split(',')|join('-') }}", "a1bABa-b"),
         ("{{ '%s-%d' % ('a', 7) }}{{ '{}'.format(3) }}{{ 'x' * 3 }}", "a-73xxx"),
+        ("{{ '{:>4}|{a}|{{}}'.format(1, a='b') }}{{ '%5.1f%%' % 2.25 }}", "   1|b|{}  2.2%"),
+        ("{{ 'a\n\nb'|indent }}|{{ 'a\nb'|indent(2, true) }}", "a\n\n    b|  a\n  b"),
+        (
+            "{{ [3, 1]|sort|join(',') }}{{ [1, 2.5]|sum }}{{ range(3)|list }}{{ 'ab'|list }}",
+            "1,33.5[0, 1, 2]['a', 'b']",
+        ),
+        ("{{ messages|map(attribute='role')|join }}{{ messages|join('', attribute='content') }}", "userhi"),
+        ("{{ messages|selectattr('role', 'equalto', 'user')|list|length }}{{ messages[0].items()|list|length }}", "12"),
+        ("{{ {'a': 1}|items|first }}{{ ([1] + [2])[::-1] }}{% set a, b = 1, 2 %}{{ (b, a) }}", "('a', 1)[2, 1](2, 1)"),
+        ("{% macro f(x) %}<{{ x }}>{% endmacro %}{{ f('a') ~ f(none) }}{% set y %}q{% endset %}{{ y }}", "<a><None>q"),
+        ("{% for k, v in {'a': 1}.items() %}{{ k }}{{ v }}{% endfor %}{{ [1, 2]|reverse|list }}", "a1[2, 1]"),
+        ("{{ 'x'|replace('x', 'yy')|upper }}{{ 'a b'.split()|last }}{{ ' a '|trim }}{{ 1.25|round(1) }}", "YYba1.2"),
     ],
 )
 def test_templates_render_as_their_authors_expect(template: str, wanted: str) -> None:
@@ -132,6 +147,84 @@ def test_hostile_templates_are_stopped_soon_and_harm_nothing(template: str) -> N
     assert messages == HI
 
 
+HUNGRY = [
+    "{{ ('{0:999999}' * 600).format('x') }}",
+    "{{ ('%999999d' * 600) % ((1,) * 600) }}",
+    "{{ ('{0}' * 1000).format('a' * 1000000) }}",
+    "{{ ('%s' * 1000) % (('a' * 100000,) * 1000) }}",
+    "{{ '{:{}}'.format(1, 90000000) }}",
+    "{% set ns = namespace(x='a' * 1000000) %}{{ ('{0.x}' * 1000).format(ns) }}",
+    "{% set ns = namespace(x='a' * 1000000) %}{{ ([ns] * 1000)|join('', attribute='x') }}",
+    "{% set ns = namespace(x='a' * 1000000) %}{{ ([ns] * 1000)|map(attribute='x')|join }}",
+    "{{ ('a\n' * 800)|indent(1000000) }}",
+    "{{ ('a\n' * 800)|indent('b' * 1000000) }}",
+    "{{ range(400)|join('a' * 1000000) }}",
+    "{{ ('a' * 1000000).join(range(400)) }}",
+    "{{ ('a' * 1000000).join([1] * 400) }}",
+    "{{ [1, [2, [3]]]|tojson(indent=100000000) }}",
+    "{{ ([1] * 1000)|tojson(separators=('a' * 1000000, ':')) }}",
+    "{{ ('a ' * 100000)|wordwrap(1, wrapstring='b' * 100000) }}",
+    "{{ 'a'|center(900000000) }}",
+    "{{ ('a' * 400)|list|map('center', 1000000)|list }}",
+    "{{ ('\t' * 1000000).expandtabs(1000) }}",
+    "{% for i in range(400) %}{% set x = 'a'.zfill(1000000) %}{% endfor %}",
+    "{{ 'a'.rjust(900000000) }}{{ 'a'.center(900000000) }}",
+    "{{ 'a'.encode().ljust(900000000) }}{{ (5).to_bytes(900000000) }}",
+    "{{ ('a ' * 2000000).split()|length }}",
+    "{{ ('a' * 4000000)|list|length }}",
+    "{{ [('a' * 4000000)] * 1000 }}",
+    "{{ [[[['a' * 1000] * 100] * 100] * 100] * 100 }}",
+    "{% set a = 'x' * 3000000 %}" + "{% set b = a[1:] %}" * 400,
+    "{% set a = 'x' * 3000000 %}" + "{% set l = [a, a, a, a] %}{{ l|string|length }}",
+    "{% set a = ['x' * 1000] * 1000 %}{% macro f() %}{% for i in range(1000) %}{{ a }}{% endfor %}{% endmacro %}"
+    "{{ f()|length }}",
+    "{% set a = 'x' * 1000000 %}{% macro f() %}{% for i in range(1000) %}{{ a }}{% endfor %}{% endmacro %}"
+    "{{ f()|length }}",
+    "{% set a = 'x' * 1000000 %}{% set b %}{% for i in range(1000) %}{{ a }}{% endfor %}{% endset %}{{ b|length }}",
+    "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}",
+    "{% set ns = namespace(x={}) %}{% for i in range(60) %}{% set ns.x = {'a': ns.x, 'b': ns.x} %}{% endfor %}"
+    "{{ ns.x|tojson }}",
+    "{% set ns = namespace(x=namespace()) %}{% for i in range(60) %}{% set ns.x = namespace(a=ns.x, b=ns.x) %}"
+    "{% endfor %}{{ ns.x.a.a.a }}{{ 1 / 0 }}",
+    "{{ ([[1] * 1000] * 100)|sum(start=[])|length }}",
+    "{{ strftime_now('%99999999d') }}{{ strftime_now('%d' * 1000000) }}",
+    "{{ ('a' * 4000000)|urlencode }}{{ lipsum(n=1000000) }}",
+    "{% set ns = namespace(l=[]) %}{% for i in range(1000) %}{% set ns.l = ns.l + ['%d' % i * 100000] %}{% endfor %}",
+]
+LIMITED = """
+import resource, sys
+from pantheon.chat import render
+from pantheon.errors import ChatTemplateError
+render("{{ 1 }}", [])
+def used():
+    return int(next(line for line in open("/proc/self/status") if line.startswith("VmSize")).split()[1]) * 1024
+resource.setrlimit(resource.RLIMIT_AS, (used() + 200_000_000, -1))
+for number, template in enumerate(eval(sys.stdin.read())):
+    try:
+        render(template, [{"role": "user", "content": "hi"}])
+        print(number, "was not stopped:", template[:100])
+    except ChatTemplateError as error:
+        if "MemoryError" in str(error):
+            print(number, "took all memory:", template[:100])
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="measures memory as Linux does")
+def test_hungry_templates_are_stopped_before_they_have_eaten_200_megabytes() -> None:
+    command = [sys.executable, "-c", LIMITED]
+    done = subprocess.run(command, input=repr(HUNGRY), capture_output=True, text=True, timeout=300)
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+
+
+@pytest.mark.parametrize(
+    "use",
+    ["'a'|center(3)", "'a'|pprint", "'a'.zfill(3)", "'a'.encode()", "(5).to_bytes(2)", "[1].append(2)", "lipsum()"],
+)
+def test_what_no_chat_template_needs_is_not_there(use: str) -> None:
+    with pytest.raises(ChatTemplateError):
+        render("{{ " + use + " }}", HI)
+
+
 def test_an_endless_output_is_cut_off() -> None:
     with pytest.raises(ChatTemplateError, match=r"prints more|grows beyond"):
         render("{% for i in range(20) %}{{ 'a' * 1000000 }}{% endfor %}", HI)
@@ -204,7 +297,8 @@ def test_chatml_of_one_message_is_spelled_out(tokenizer: pantheon.Tokenizer) -> 
 @pytest.mark.parametrize(
     ("template", "words"),
     [
-        (None, "no chat template"),
+        (None, "no chat template; .*template='chatml' forces"),
+        (" \n", "an empty chat template; .*template='chatml' forces"),
         ("{{ '[INST] ' + messages[0].content + ' [/INST]' }}", "style"),
         ("{% if %}<|im_start|><|im_end|>", "not valid Jinja"),
         (PLAIN.replace("m.role + '\n'", "m.role + ' \n'"), "differently"),

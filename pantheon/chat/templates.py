@@ -189,8 +189,9 @@ def make_format(tokenizer: Tokenizer, template: str | None, forced: str | None, 
     """
     if forced is not None:
         return _forced_format(tokenizer, forced)
-    if template is None:
-        raise ChatTemplateError(f"this file has no chat template; {_cure()}")
+    if template is None or not template.strip():
+        what = "has no chat template" if template is None else "has an empty chat template"
+        raise ChatTemplateError(f"this file {what}; {_cure()}")
     style = detect_style(template)
     if style is None:
         raise ChatTemplateError(f"this file's chat template is of a style that is not known here; {_cure()}")
