@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import pantheon
-from pantheon import catalog
+from pantheon import _native, catalog
 from pantheon.catalog import CATALOG, Entry
 from pantheon.errors import CorruptFileError, FileError, NoModelError, PullError
 
@@ -148,7 +148,7 @@ def test_an_interrupted_pull_leaves_nothing(home: Path, entry: Entry, phase: str
 
 KILLED = """
 import os, signal, sys
-from pantheon import catalog
+from pantheon import _native, catalog
 with catalog._work_folder(catalog.CATALOG["smollm2"]) as work:
     (work / "big").write_bytes(b"x")
     print(work.name, flush=True)
@@ -207,7 +207,7 @@ def test_what_goes_wrong_in_the_conversion_is_an_error_of_the_pull(
     def fail(*args: object) -> None:
         raise error
 
-    monkeypatch.setattr(catalog._native, "quantize", fail)
+    monkeypatch.setattr(_native, "quantize", fail)
     with pytest.raises(PullError, match=words) as caught:
         catalog.pull("tiny")
     assert caught.value.__cause__ is error
@@ -224,7 +224,7 @@ def test_the_core_names_what_the_system_says_when_it_cannot_write(tiny_model: st
     )
     command = [sys.executable, "-c", limited, tiny_model, str(tmp_path / "out.gguf")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert os.strerror(errno.EFBIG) in done.stdout, done.stderr  # for a full disk it is this sentence with ENOSPC's words
+    assert os.strerror(errno.EFBIG) in done.stdout, done.stderr  # a full disk: the same with ENOSPC's words
 
 
 def test_two_pulls_at_once_do_not_disturb_each_other(home: Path, entry: Entry) -> None:
