@@ -45,6 +45,7 @@ MAX_STEPS = 1_000_000
 MAX_SECONDS = 5.0
 MAX_SOURCE = 1_000_000
 _MAX_WIDTH = 100  # of an indentation, and of a separator in JSON
+_LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 _NUMBER_CHARS = 1300  # of a number of 4096 bits, or of any float
 
 FILTERS = frozenset(
@@ -295,16 +296,18 @@ class _Namespace(jinja2.utils.Namespace):
 
 def _check_widths(form: str) -> int:
     """The sum of all numbers in a format string, each of which may be a width."""
-    runs = re.findall(r"\d+", form)
-    if any(len(run) > 7 for run in runs):
-        raise _LimitError("a format string asks for more than a million characters")
-    return sum(int(run) for run in runs)
+    total = 0
+    for run in re.finditer(r"\d+", form):
+        if len(run.group()) > 7:
+            raise _LimitError("a format string asks for more than a million characters")
+        total += int(run.group())
+    return total
 
 
 def _check_format(form: str, args: Sequence[Any]) -> None:
     """str.format: plain fields only, whose widths and values fit."""
     bare = form.replace("{{", "").replace("}}", "")
-    if re.search(r"\{[^{}]*\{|\{[^{}:!]*[.\[]", bare) or re.search(r"\{[^{}]*:[^{}]*\{", form):
+    if re.search(r"\{[^{}]*\{|\{[^{}:!]*[.\[]", bare):
         raise _LimitError("a format string computes its fields")
     largest = max((_weigh(arg) for arg in args), default=0) + _NUMBER_CHARS
     _fits(len(form) + _check_widths(form) + (form.count("{") * largest if args else 0))
@@ -312,7 +315,7 @@ def _check_format(form: str, args: Sequence[Any]) -> None:
 
 def _check_percent(form: str, right: Any) -> None:
     """The operator %: no width from an argument, and widths and values that fit."""
-    if re.search(r"%[^a-zA-Z%]*\*|%\([^)]*\)[^a-zA-Z%]*\*", form):
+    if re.search(r"%[^a-zA-Z%]*\*", form):
         raise _LimitError("a format string computes its widths")
     _fits(len(form) + _check_widths(form) + form.count("%") * (_weigh(right) + _NUMBER_CHARS))
 
@@ -349,7 +352,8 @@ def _indent(text: str, width: int | str = 4, first: bool = False, blank: bool = 
     """`indent`: every line but the first and the blank ones."""
     width = _short("an indentation", width)
     prefix = len(width) if isinstance(width, str) else max(width, 0)
-    _fits(len(text) + (len(text.splitlines()) + 1) * prefix)
+    lines = sum(map(text.count, _LINE_ENDS)) + 2
+    _fits(len(text) + lines * prefix, lines)
     return jinja2.filters.do_indent(text, width, first, blank)
 
 
