@@ -142,7 +142,8 @@ $(OBJ)/test_%: tests/c/test_%.c $(OBJ)/libpantheon.a
 -include $(wildcard $(OBJ)/csrc/*.d $(OBJ)/csrc/kernels/*.d $(OBJ)/test_*.d)
 
 # ---- Sanitizers ----------------------------------------------------------------------------------------------------
-# A build of its own below build/asan; the package in place is not touched. Python itself leaks on purpose, C may not.
+# A build of its own below build/asan; the package in place is not touched, and PYTHONSAFEPATH keeps the tests' own child
+# processes from it (from Python 3.11 on). Python itself leaks on purpose, C may not.
 
 ASAN_FLAGS := -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 
@@ -153,7 +154,7 @@ asan-c: .venv/.run
 asan-python: build/asan/python/.built .venv/.test
 	@rm -f build/asan/report.*; \
 	asan=$$($(CC) -print-file-name=libasan.so) ubsan=$$($(CC) -print-file-name=libubsan.so); \
-	LD_PRELOAD="$$asan $$ubsan" PYTHONPATH='$(CURDIR)/build/asan/python/lib' PYTHONMALLOC=malloc \
+	LD_PRELOAD="$$asan $$ubsan" PYTHONPATH='$(CURDIR)/build/asan/python/lib' PYTHONSAFEPATH=1 PYTHONMALLOC=malloc \
 	    ASAN_OPTIONS='detect_leaks=0:log_path="$(CURDIR)/build/asan/report"' \
 	    UBSAN_OPTIONS='print_stacktrace=1:log_path="$(CURDIR)/build/asan/report"' \
 	    $(BIN)/pytest -m 'not packaging and not timing' -p no:cacheprovider $(ARGS); \

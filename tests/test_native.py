@@ -336,7 +336,8 @@ def test_two_hundred_loads_leak_neither_memory_nor_files(tiny_model: str) -> Non
     before, files = resident(), len(os.listdir("/proc/self/fd"))
     cycle(200)
     assert len(os.listdir("/proc/self/fd")) == files
-    assert resident() - before < 8_000_000
+    if "asan" not in os.environ.get("LD_PRELOAD", ""):  # its allocator keeps what was freed
+        assert resident() - before < 8_000_000
 
 
 def test_a_forked_child_can_evaluate(tiny_model: str) -> None:

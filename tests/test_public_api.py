@@ -82,9 +82,11 @@ def test_a_folder_without_the_compiled_part_says_so(tmp_path: Path) -> None:
     for name in ("__init__.py", "_native.py", "errors.py"):
         (package / name).write_bytes((Path(pantheon.__file__).parent / name).read_bytes())
     done = subprocess.run(
-        [sys.executable, "-S", "-c", "import sys; sys.path.extend(eval(sys.argv[1])); import pantheon", repr(sys.path)],
-        capture_output=True, text=True, cwd=tmp_path,
-    )  # fmt: skip
+        [sys.executable, "-S", "-c", "import sys; sys.path[:] = sys.argv[1:]; import pantheon", tmp_path, *sys.path],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
     assert done.returncode == 1
     assert "compiled part" in done.stderr
     assert str(package) in done.stderr
