@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pantheon
+from pantheon import _native
 from pantheon.engine.sampling import SamplingParams
 from pantheon.errors import (
     ArgumentError,
@@ -104,7 +105,7 @@ def test_threads_come_from_the_argument_the_environment_or_the_machine(
     monkeypatch.delenv("PANTHEON_THREADS", raising=False)
     with pantheon.load(tiny_model) as loaded:
         assert loaded.info.threads >= 1
-        assert loaded.info.threads_reason
+        assert (loaded.info.threads, loaded.info.threads_reason) == _native.default_threads()
     monkeypatch.setenv("PANTHEON_THREADS", "3")
     with pantheon.load(tiny_model) as loaded:
         assert (loaded.info.threads, loaded.info.threads_reason) == (3, "PANTHEON_THREADS")
@@ -120,8 +121,6 @@ def test_threads_come_from_the_argument_the_environment_or_the_machine(
 
 
 def test_blas_is_refused_where_the_build_has_none(tiny_model: str) -> None:
-    from pantheon import _native
-
     if _native.has_blas():
         with pantheon.load(tiny_model, blas=True) as loaded:
             assert loaded.info.blas
