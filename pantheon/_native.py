@@ -1,6 +1,6 @@
 """The only module that talks to C: statuses become exceptions, pointers become handles, bytes become values.
 
-Rank 1: imports errors. Nothing above it sees `ffi`. One function per C function, no policy.
+Rank 1: imports errors, _gate. Nothing above it sees `ffi`. One function per C function, no policy.
 
 The one thing to know first: C calls back into Python at most every 50 ms (see `_Call`). Python runs pending signal
 handlers when that callback starts, so Ctrl-C raises KeyboardInterrupt *inside* it; the exception is kept, C is told
@@ -11,11 +11,9 @@ What this module deliberately does not do: convert or check what C checks itself
 
 from __future__ import annotations
 
-import io
 import math
 import os
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, NoReturn
@@ -24,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pantheon import errors
+from pantheon._gate import Hold, OneAtATime
 
 try:
     from pantheon._core import ffi, lib
@@ -190,46 +189,6 @@ class _Borrowed:
 
     def close(self) -> None:
         """Nothing: the owner closes."""
-
-
-class OneAtATime:
-    """Lets one caller in and turns the next away: `with gate.hold():` raises BusyError where a lock would wait."""
-
-    __slots__ = ("_holder", "_message", "_mutex")
-
-    def __init__(self, message: str) -> None:
-        self._holder: Callable[[], _Hold | None] = lambda: None
-        self._message = message
-        self._mutex = threading.RLock()
-
-    @property
-    def busy(self) -> bool:
-        """True while somebody is in."""
-        hold = self._holder()
-        return hold is not None and not hold.closed
-
-    def check(self) -> None:
-        """Raise BusyError if somebody is in."""
-        if self.busy:
-            raise errors.BusyError(self._message)
-
-    def hold(self) -> _Hold:
-        """In, until the end of the `with` that this is for."""
-        hold = _Hold()
-        with self._mutex:
-            self.check()
-            self._holder = weakref.ref(hold)
-        return hold
-
-
-class _Hold(io.BytesIO):
-    """One stay behind a gate; it ends with close().
-
-    An `__exit__` written in Python can be interrupted by Ctrl-C before its first line, and the gate would stay shut;
-    that of a buffer is C's. Where Ctrl-C comes before the `with` has begun, the gate's reference, a weak one, dies.
-    """
-
-    __slots__ = ()
 
 
 # ---- Values in and out --------------------------------------------------------------------------------------------
@@ -606,11 +565,13 @@ class StateHandle(_Handle):
 
     def __init__(self, model: ModelHandle) -> None:
         self.model = model
-        self._running = OneAtATime("this state is in use by another call; give each thread its own state")
+        self._running = OneAtATime(
+            errors.BusyError, "this state is in use by another call; give each thread its own state"
+        )
         with model as pointer:
             super().__init__(lib.pn_state_new(pointer), lib.pn_state_free)
 
-    def exclusive(self) -> _Hold:
+    def exclusive(self) -> Hold:
         """For a `with`: whoever works on the state; BusyError if someone does.
 
         C refuses a second evaluation by itself, but ids and logits are read here through borrowed pointers, which an
@@ -641,9 +602,8 @@ def state_eval(
         piece = ffi.new("pn_slice *")
         buffer = ffi.from_buffer("uint32_t[]", tokens)
         piece.state, piece.tokens, piece.n = pointer, buffer, len(tokens)
-        rows = None if all_logits is None else ffi.from_buffer("float[]", all_logits, True)
-        if rows is not None:
-            piece.all_logits = rows
+        rows = ffi.NULL if all_logits is None else ffi.from_buffer("float[]", all_logits, True)
+        piece.all_logits = rows
         status = lib.pn_eval(model, piece, 1, lib.pn_py_progress, data)
         call.check(status == 0)
 

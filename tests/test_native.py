@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import pantheon
-from pantheon import _native, errors
+from pantheon import _gate, _native, errors
 from pantheon._core import lib as _core_lib
 
 
@@ -128,7 +128,7 @@ def test_a_signal_handler_may_cancel_whatever_the_main_thread_is_doing(tiny_mode
 
 
 def test_a_gate_lets_one_in_and_turns_the_others_away() -> None:
-    gate = _native.OneAtATime("occupied")
+    gate = _gate.OneAtATime(errors.BusyError, "occupied")
     with gate.hold():
         assert gate.busy
         for _ in range(2):
@@ -144,8 +144,8 @@ def test_a_gate_lets_one_in_and_turns_the_others_away() -> None:
 
 INTERRUPTED = """
 import signal
-from pantheon import _native
-gate, hits = _native.OneAtATime("occupied"), 0
+from pantheon import _gate
+gate, hits = _gate.OneAtATime(RuntimeError, "occupied"), 0
 def on_alarm(number, frame):
     raise KeyboardInterrupt
 signal.signal(signal.SIGALRM, on_alarm)

@@ -45,7 +45,7 @@ DISPATCH_MAY_INCLUDE = KERNELS_MAY_INCLUDE | {"pantheon", "status"}
 
 # Rank and modules or folders of pantheon/.
 PYTHON_RANKS: list[tuple[int, str, str]] = [
-    (0, "errors _core", "one exception class per cause; the compiled module"),
+    (0, "errors _core _gate", "one exception class per cause; the compiled module; one caller at a time"),
     (1, "_native", "the only importer of _core"),
     (2, "catalog", "a name to a file"),
     (3, "engine", "Model, State, Tokenizer"),

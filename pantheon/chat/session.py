@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pantheon import _native
+from pantheon._gate import OneAtATime
 from pantheon.chat.messages import Message, Turn, as_messages
 from pantheon.chat.segments import encode
 from pantheon.chat.templates import ChatFormat, make_format
 from pantheon.engine.generate import Job, Record, Reply, ReplyStream, generate
 from pantheon.engine.sampling import SamplingParams, check_integer
-from pantheon.errors import ArgumentError, ClosedError, ContextError
+from pantheon.errors import ArgumentError, BusyError, ClosedError, ContextError
 
 if TYPE_CHECKING:
     from pantheon.engine.model import Model
@@ -71,8 +72,8 @@ class Chat:
         self._first_turns: Turns = tuple(Turn(message) for message in given if message.role == "system")[:1]
         self._turns: Turns = tuple(Turn(message) for message in given)
         self._state = model.state()
-        self._running = _native.OneAtATime(
-            "this chat is in the middle of a reply; finish or close its stream, or cancel() it, first"
+        self._running = OneAtATime(
+            BusyError, "this chat is in the middle of a reply; finish or close its stream, or cancel() it, first"
         )
 
     # ---- talking
