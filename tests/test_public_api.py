@@ -79,8 +79,8 @@ def test_import_loads_none_of_the_heavy_packages() -> None:
 def test_a_folder_without_the_compiled_part_says_so(tmp_path: Path) -> None:
     package = tmp_path / "pantheon"
     package.mkdir()
-    for name in ("__init__.py", "_native.py", "errors.py"):
-        (package / name).write_bytes((Path(pantheon.__file__).parent / name).read_bytes())
+    for source in Path(pantheon.__file__).parent.glob("*.py"):
+        (package / source.name).write_bytes(source.read_bytes())
     done = subprocess.run(
         [sys.executable, "-S", "-c", "import sys; sys.path[:] = sys.argv[1:]; import pantheon", tmp_path, *sys.path],
         capture_output=True,
