@@ -15,6 +15,7 @@ import json
 import os
 import platform
 import random
+import resource
 import signal
 import statistics
 import subprocess
@@ -263,6 +264,36 @@ def measure(workers: Sequence[Worker], cases: Sequence[Case], threads: int, runs
     return rows
 
 
+def busy_seconds() -> float | None:
+    """CPU time that all processes of the machine have used, and that a hypervisor took; None where nobody counts it."""
+    try:
+        with open("/proc/stat", encoding="ascii") as file:
+            user, nice, system, _idle, _iowait, irq, soft, steal = map(int, file.readline().split()[1:9])
+    except (OSError, ValueError):
+        return None
+    return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
+
+
+class OtherWork:
+    """How many cores were busy with something else since this object was made. Ask when all workers have ended."""
+
+    def __init__(self) -> None:
+        self.wall, self.busy, self.own = time.monotonic(), busy_seconds(), self._own_seconds()
+
+    @staticmethod
+    def _own_seconds() -> float:
+        usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+    def cores(self) -> float | None:
+        """Mean number of cores; None where nobody counts it."""
+        now = busy_seconds()
+        if now is None or self.busy is None:
+            return None
+        others = (now - self.busy) - (self._own_seconds() - self.own)
+        return max(0.0, others / (time.monotonic() - self.wall))
+
+
 def start_peer(python: str, path: str, threads: int, options: dict[str, Any]) -> Worker:
     """The other engine, tried with one token; where its repacked weights crash it gets a second chance without."""
     probe = {"ids": [100], "decode": 0}
@@ -288,6 +319,7 @@ def compare(arguments: argparse.Namespace, path: str, peer: str | None) -> dict[
     theirs: dict[str, Any] = {"repack": not arguments.no_repack}
     rows: list[Row] = []
     facts: dict[str, dict[str, Any]] = {}
+    other_work = OtherWork()
     for threads in arguments.threads:
         with Worker("pantheon", sys.executable, path, threads, ours) as first:
             workers = [first]
@@ -303,6 +335,7 @@ def compare(arguments: argparse.Namespace, path: str, peer: str | None) -> dict[
         "model": os.path.basename(path), "model_bytes": os.path.getsize(path), "cpu": cpu_name(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "n_ctx": CONTEXT, "n_batch": BATCH, "runs": arguments.runs, "engines": facts,
+        "cores_busy_with_other_work": other_work.cores(),
         "rows": [
             {"case": row.case, "threads": row.threads, "tokens_per_s": row.rates,
              "median": {name: statistics.median(rates) for name, rates in row.rates.items()}}
@@ -337,6 +370,8 @@ def markdown(result: dict[str, Any]) -> str:
         f"{result['model']} ({result['model_bytes'] / 1e6:.0f} MB), {result['cpu']}, {result['cores']} cores, "
         f"context {result['n_ctx']}, batch {result['n_batch']}, {result['runs']} runs in turn."
     )
+    if result["cores_busy_with_other_work"] is not None:
+        lines.append(f"Other work kept {result['cores_busy_with_other_work']:.1f} cores busy meanwhile.")
     for name, facts in engines.items():
         lines.append(f"{titles[name]}: {facts['how']}; loaded in {facts['load_s']:.2f} s.")
     return "\n".join(lines)
