@@ -106,7 +106,7 @@ def cache_folder() -> Path:
     """PANTHEON_HOME, else the platform's folder for things that can be fetched again. It may not exist yet."""
     home = os.environ.get("PANTHEON_HOME")
     if home:
-        return Path(home)
+        return Path(home).absolute()  # pip is run in a folder of its own
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "pantheon"
     if sys.platform == "win32":

@@ -147,6 +147,8 @@ def root(context: click.Context, /, **options: Any) -> int | None:
         if given:
             flag = "--" + given[0].replace("_", "-")
             command = context.invoked_subcommand
+            if flag == "--model":
+                raise click.UsageError(f"with a command the model has no flag: pantheon {command} MODEL ...")
             raise click.UsageError(f"{flag} must stand after the command: pantheon {command} {flag} ...")
         return None
     if not given:

@@ -322,3 +322,8 @@ def test_a_hub_name_is_found_in_the_hubs_own_cache_or_names_the_command(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(NoModelError, match=r"pantheon\[hub\]"):
         catalog.resolve("hf:o/r/f.gguf")
+
+
+def test_a_relative_cache_folder_is_taken_from_where_one_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PANTHEON_HOME", "models")
+    assert catalog.cache_folder() == Path.cwd() / "models"

@@ -433,3 +433,14 @@ def test_text_gets_the_beginning_of_sequence_only_where_the_file_asks(model: pan
 def test_errors_of_the_engine_share_one_base() -> None:
     with pytest.raises(PantheonError):
         pantheon.load("/nonexistent/model.gguf")
+
+
+def test_a_stream_that_outlives_its_model_ends_quietly_with_what_came(tiny_model: str) -> None:
+    model = pantheon.load(tiny_model)
+    stream = model.stream([40, 41], max_tokens=8)
+    first = next(stream)
+    model.close()
+    stream.close()
+    assert stream.reply is not None
+    assert stream.reply.finish_reason == "cancelled"
+    assert stream.reply.text.startswith(first)

@@ -79,6 +79,8 @@ class Record:
     reused_tokens: int = 0
     evaluated_tokens: int = 0
     tokens: list[int] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)
+    """Their text. Kept as it comes, so that a reply can be finished after its model was closed."""
     finish_reason: FinishReason = "cancelled"
     prompt_s: float = 0.0
     decode_s: float = 0.0
@@ -94,7 +96,7 @@ class Record:
                 generated_tokens=len(self.tokens),
             )
             self.reply = Reply(
-                text=self.job.tokenizer.decode(self.tokens, special=False),
+                text="".join(self.pieces),
                 tokens=tuple(self.tokens),
                 finish_reason=self.finish_reason,
                 usage=usage,
@@ -155,12 +157,15 @@ def generate(state: State, ids: _native.Ids, record: Record) -> Iterator[str]:
         for token in tokens:
             text = decoder.push(token)
             if text:
+                record.pieces.append(text)
                 yield text
         rest = decoder.finish()
         if rest:
+            record.pieces.append(rest)
             yield rest
     finally:
         tokens.close()
+        record.pieces.append(decoder.finish())  # nothing, unless the reply was left in the middle of a character
         record.finish()
 
 
