@@ -13,6 +13,7 @@ import threading
 import zipfile
 from pathlib import Path
 
+import huggingface_hub as hub
 import pytest
 
 import pantheon
@@ -303,7 +304,6 @@ def test_a_path_is_passed_on_as_it_is() -> None:
 def test_a_hub_name_is_found_in_the_hubs_own_cache_or_names_the_command(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    hub = pytest.importorskip("huggingface_hub")
     for bad in ("hf:", "hf:a/b", "hf:a//c", "hf:a/../c"):
         with pytest.raises(NoModelError, match="hf:owner/repo"):
             catalog.resolve(bad)

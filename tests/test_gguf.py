@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -394,12 +395,22 @@ def test_each_thing_that_is_no_file_has_its_own_sentence(tmp_path: Path) -> None
         assert str(path) in refusal(path)[1]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_without_permission_says_so(tmp_path: Path) -> None:
-    path = write_gguf(tmp_path / "secret.gguf")
-    path.chmod(0)
-    assert refusal(path)[0] == lib.PN_ERR_IO
-    assert "Permission denied" in refusal(path)[1]
+def test_a_file_without_permission_says_so() -> None:
+    """Root may read everything, so root becomes nobody for a moment; hence a folder that everybody may enter."""
+    is_root = os.geteuid() == 0
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        path = write_gguf(Path(folder) / "secret.gguf")
+        path.chmod(0)
+        if is_root:
+            os.seteuid(65534)
+        try:
+            status, message = refusal(path)
+        finally:
+            if is_root:
+                os.seteuid(0)
+    assert status == lib.PN_ERR_IO
+    assert "Permission denied" in message
 
 
 def test_control_bytes_of_a_file_do_not_reach_the_message(tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import pexpect
 import pytest
 
 import pantheon
 from pantheon.repl import Talker, harmless
 
-pexpect = pytest.importorskip("pexpect")
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 BANNER = r"Chat mode \(ChatML\)\. Type /quit to exit, /clear to reset\."
