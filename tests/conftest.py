@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -35,6 +36,7 @@ def pytest_configure() -> None:
     """What the user's shell sets for the package must not change what is tested; the cache folder may stay theirs."""
     for name in [name for name in os.environ if name.startswith("PANTHEON_") and name != "PANTHEON_HOME"]:
         del os.environ[name]
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell started this in the background
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
