@@ -10,7 +10,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pantheon
@@ -174,7 +174,7 @@ def test_bytes_survive_whatever_they_are(tokenizer: pantheon.Tokenizer, data: by
     assert tokenizer.decode_bytes(tokenizer.encode(data)) == data
 
 
-@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=200)
 @given(data=st.data())
 def test_streamed_pieces_joined_equal_the_whole(tokenizer: pantheon.Tokenizer, data: st.DataObject) -> None:
     ids = data.draw(st.lists(st.integers(0, tokenizer.n_vocab - 1), max_size=30))
