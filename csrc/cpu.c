@@ -16,12 +16,31 @@
 #include <cpuid.h>
 #endif
 
+#if defined(__x86_64__)
+/* Register `index` (0 eax .. 3 edx) of a CPUID leaf, subleaf 0; 0 where there is no such leaf. Asked for where a virtual
+ * machine may hide what usually comes along, or where older libgcc has no name for a feature. */
+static unsigned cpuid_register(unsigned leaf, int index) {
+    unsigned r[4] = { 0 };
+    return __get_cpuid_count(leaf, 0, &r[0], &r[1], &r[2], &r[3]) ? r[index] : 0;
+}
+#endif
+
 bool cpu_has_avx2(void) {
 #if defined(__x86_64__)
-    unsigned eax, ebx, ecx, edx;
     __builtin_cpu_init();
-    /* F16C from its own bit: a virtual machine may hide it and show AVX2, and older libgcc has no name for it. */
-    return __builtin_cpu_supports("avx2") && __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
+    const unsigned need = bit_F16C | bit_FMA;
+    return __builtin_cpu_supports("avx2") && (cpuid_register(1, 2) & need) == need;
+#else
+    return false;
+#endif
+}
+
+bool cpu_has_avx512vnni(void) {
+#if defined(__x86_64__)
+    /* __builtin_cpu_supports asks the operating system about the registers too. */
+    return cpu_has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+           (cpuid_register(7, 2) & bit_AVX512VNNI);
 #else
     return false;
 #endif

@@ -4,8 +4,10 @@
 
 #include "common.h"
 
-/* The CPU has AVX2 and F16C and the operating system saves their registers. False on other architectures. */
+/* The CPU has AVX2, F16C and FMA and the operating system saves their registers. False on other architectures. */
 bool cpu_has_avx2(void);
+/* The same, with AVX-512 (F, BW, DQ, VL) and VNNI. */
+bool cpu_has_avx512vnni(void);
 /* Cores' worth of time that the cgroups of this process allow, or 0 if they set no limit. `root` stands before /proc
  * and /sys: "" is this machine. */
 double cpu_quota(const char *root);

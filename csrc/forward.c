@@ -16,7 +16,8 @@
 
 enum {
     PROGRESS_NS = 50000000,
-    BATCH_MIN = 16, /* below it a prompt reads the weights too often */
+    BATCH_MIN = 16,  /* below it a prompt reads the weights too often */
+    SPLIT_JOBS = 32, /* with so few attention jobs, threads share the spans of each */
 };
 
 /* One token of a batch. */
@@ -27,6 +28,11 @@ typedef struct row {
     float *logits; /* where its logits go, or NULL */
 } row;
 
+/* Consecutive tokens of one state: rows [row, row + n). */
+typedef struct tile {
+    size_t row, n;
+} tile;
+
 typedef struct watch watch;
 
 typedef struct batch {
@@ -35,6 +41,10 @@ typedef struct batch {
     threads *pool; /* entered, or NULL */
     row rows[BATCH_MAX];
     size_t n;
+    tile tiles[BATCH_MAX]; /* for attention */
+    size_t n_tiles;
+    size_t n_parts, part_heads; /* the query heads of a key head are handled in parts of so many */
+    size_t n_spans;             /* of the longest cache */
     size_t layer;
     bool wants_logits;
     watch *watch;
@@ -119,15 +129,63 @@ static void rotate_and_store_row(void *context, size_t t) {
     kv_store(&b->rows[t].state->kv, b->layer, b->rows[t].position, s->k + t * s->ld_k, s->v + t * s->ld_k);
 }
 
-static void attend_chunk(void *context, size_t chunk) {
-    const batch *b = context;
+/* Job `index` of n_tiles * n_head_kv * n_parts. Late tokens have the most keys: they come first, so that the last jobs
+ * are the short ones. */
+static attend_job attention_job(const batch *b, size_t index) {
     const scratch *s = b->s;
     const hparams *hp = &b->model->hp;
-    /* Late tokens have the most keys: start with them, so that the last chunks are the short ones. */
-    const size_t t = b->n - 1 - chunk / hp->n_head_kv, head = chunk % hp->n_head_kv;
-    const size_t n_q = hp->n_head / hp->n_head_kv, at = head * n_q * hp->head_size;
-    attention_head(&b->model->kernels, &b->rows[t].state->kv, b->layer, head, b->rows[t].position,
-                   s->q + t * s->ld_q + at, n_q, s->o + t * s->ld_q + at);
+    const size_t part = index % b->n_parts, head = index / b->n_parts % hp->n_head_kv;
+    const tile *t = &b->tiles[b->n_tiles - 1 - index / b->n_parts / hp->n_head_kv];
+    const size_t heads = hp->n_head / hp->n_head_kv, first = part * b->part_heads;
+    const size_t at = t->row * s->ld_q + (head * heads + first) * hp->head_size;
+    return (attend_job){
+        .kernels = &b->model->kernels,
+        .kv = &b->rows[t->row].state->kv,
+        .layer = b->layer,
+        .head = head,
+        .position = b->rows[t->row].position,
+        .n_tokens = t->n,
+        .n_q = size_min(b->part_heads, heads - first),
+        .q = s->q + at,
+        .out = s->o + at,
+        .ld_q = s->ld_q,
+        .ld_out = s->ld_q,
+    };
+}
+
+static void attend_job_chunk(void *context, size_t chunk) {
+    const attend_job job = attention_job(context, chunk);
+    attention_run(&job);
+}
+
+/* The results of a job's spans, in memory for the largest job with the most spans. */
+static float *partials_of(const batch *b, size_t index) {
+    return b->s->partials + index * b->n_spans * ATTEND_ROWS * (b->rows[0].state->kv.e8 + 2);
+}
+
+static void attend_span_chunk(void *context, size_t chunk) {
+    const batch *b = context;
+    const size_t index = chunk / b->n_spans, span = chunk % b->n_spans;
+    const attend_job job = attention_job(b, index);
+    if (span < attention_spans(&job))
+        attention_span(&job, span, partials_of(b, index) + span * attention_partial_floats(&job));
+}
+
+static void attend_finish_chunk(void *context, size_t chunk) {
+    const attend_job job = attention_job(context, chunk);
+    attention_finish(&job, partials_of(context, chunk));
+}
+
+static void attend(batch *b) {
+    const size_t n_jobs = b->n_tiles * b->model->hp.n_head_kv * b->n_parts;
+    const size_t floats = n_jobs * b->n_spans * ATTEND_ROWS * (b->rows[0].state->kv.e8 + 2);
+    const bool split = b->pool && n_jobs <= SPLIT_JOBS && b->n_spans > 1;
+    if (split && scratch_reserve_partials(b->s, floats)) {
+        threads_run(b->pool, attend_span_chunk, b, n_jobs * b->n_spans);
+        threads_run(b->pool, attend_finish_chunk, b, n_jobs);
+    } else {
+        threads_run(b->pool, attend_job_chunk, b, n_jobs);
+    }
 }
 
 static void swiglu_row(void *context, size_t t) {
@@ -172,7 +230,7 @@ static int block_attention(batch *b) {
     threads_run(b->pool, norm_attn_row, b, b->n);
     PN_TRY(multiply(b, s->h, s->ld_d, b->n, m->hp.n_embd, qkv, 3));
     threads_run(b->pool, rotate_and_store_row, b, b->n);
-    threads_run(b->pool, attend_chunk, b, b->n * m->hp.n_head_kv);
+    attend(b);
     PN_TRY(multiply(b, s->o, s->ld_q, b->n, (size_t)m->hp.n_head * m->hp.head_size, &out, 1));
     threads_run(b->pool, add_row, b, b->n);
     return PN_OK;
@@ -233,6 +291,23 @@ static int fail_token(size_t at, uint32_t token, uint32_t n_vocab) {
     return pn_fail(PN_ERR_ARGUMENT, "eval: token %zu is %u; the vocabulary has %u", at, token, n_vocab);
 }
 
+/* Cut the rows into tiles for attention. */
+static void batch_tile(batch *b) {
+    const hparams *hp = &b->model->hp;
+    const size_t most = attention_rows(&b->rows[0].state->kv), heads = hp->n_head / hp->n_head_kv;
+    b->part_heads = size_min(heads, most);
+    b->n_parts = (heads + b->part_heads - 1) / b->part_heads;
+    b->n_tiles = b->n_spans = 0;
+    for (size_t i = 0; i < b->n; i++) {
+        tile *last = b->n_tiles ? &b->tiles[b->n_tiles - 1] : NULL;
+        if (last && b->rows[last->row].state == b->rows[i].state && (last->n + 1) * b->part_heads <= most)
+            last->n++;
+        else
+            b->tiles[b->n_tiles++] = (tile){ i, 1 };
+        b->n_spans = size_max(b->n_spans, b->rows[i].position / SPAN_KEYS + 1);
+    }
+}
+
 /* Take up to `most` tokens; each state's room is reserved. The caller's ids are read once and checked as read: another
  * thread of a careless caller may write to them. */
 static int batch_fill(batch *b, const watch *w, cursor *at, size_t most) {
@@ -253,6 +328,7 @@ static int batch_fill(batch *b, const watch *w, cursor *at, size_t most) {
         }
         if (at->token == slice->n) *at = (cursor){ at->slice + 1, 0 };
     }
+    batch_tile(b);
     return PN_OK;
 }
 

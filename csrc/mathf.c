@@ -4,12 +4,6 @@
  * enough for double precision on the reduced range. */
 #include "mathf.h"
 
-static double f64_from_bits(uint64_t u) {
-    double d;
-    memcpy(&d, &u, sizeof d);
-    return d;
-}
-
 #define LN2_HI 6.93147180369123816490e-01 /* upper 32 bits of ln 2, the rest below (FreeBSD msun, e_exp.c) */
 #define LN2_LO 1.90821492927058770002e-10
 

@@ -37,6 +37,36 @@ static inline float f32_from_bits(uint32_t u) {
     return f;
 }
 
+static inline double f64_from_bits(uint64_t u) {
+    double d;
+    memcpy(&d, &u, sizeof d);
+    return d;
+}
+
+static inline uint64_t f64_bits(double d) {
+    uint64_t u;
+    memcpy(&u, &d, sizeof u);
+    return u;
+}
+
+/* a * b + c rounded once, as the instruction of that name does. Where there is none: the product of two floats is exact
+ * in double; their sum is rounded to odd there, so that the rounding to float cannot go wrong twice (Boldo and
+ * Melquiond, "Emulation of a FMA and correctly rounded sums", IEEE Transactions on Computers 57, 2008; the error of the
+ * sum is Knuth's TwoSum). */
+static inline float fma_f32(float a, float b, float c) {
+#if defined(__FMA__) || defined(__aarch64__)
+    return __builtin_fmaf(a, b, c);
+#else
+    const double product = (double)a * (double)b, addend = (double)c, sum = product + addend;
+    const double virtual_addend = sum - product;
+    const double error = (product - (sum - virtual_addend)) + (addend - virtual_addend);
+    const uint64_t bits = f64_bits(sum);
+    const uint64_t inexact = (uint64_t)((error > 0) | (error < 0)) & ~bits & 1; /* and even; an infinity is neither */
+    const uint64_t away = (uint64_t)((error > 0) == (sum > 0));
+    return (float)f64_from_bits(bits + inexact * (2 * away) - inexact);
+#endif
+}
+
 /* e^x for EXP_LO <= x <= EXP_HI, else anything: no branches, for loops that become vector code. */
 static inline float exp_f32_in_range(float x) {
     const float t = x * EXP_LOG2E + EXP_MAGIC;

@@ -5,7 +5,6 @@
 
 #include "status.h"
 
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -83,7 +82,6 @@ static void pack_group(pack_kind kind, uint8_t *dst, const uint8_t *const rows[G
         pack_group_float(dst, rows, k, 2);
         break;
     case PACK_Q8:
-    case PACK_Q8_WIDE:
         for (size_t b = 0; b < n_blocks; b++, dst += Q8_BLOCK_BYTES) {
             pack_block_scales(dst, rows, b * 34);
             pack_block_quads(dst + 16, rows, b * 34 + 2, 8);
@@ -108,36 +106,24 @@ static void pack_group(pack_kind kind, uint8_t *dst, const uint8_t *const rows[G
     }
 }
 
-/* Does a row of Q8_0 hold a weight of -128? */
-static bool q8_row_has_min(const uint8_t *row, size_t n_blocks) {
-    uint8_t found = 0;
-    for (size_t b = 0; b < n_blocks; b++)
-        for (size_t i = 0; i < BLOCK_K; i++) found |= row[b * 34 + 2 + i] == 0x80;
-    return found;
-}
-
 typedef struct pack_work {
     const uint8_t *src;
     size_t row_bytes;
     matrix *m;
-    atomic_bool has_min;
 } pack_work;
 
 static void pack_chunk(void *context, size_t chunk) {
     pack_work *work = context;
     matrix *m = work->m;
     const size_t end = size_min((chunk + 1) * PACK_GROUPS, m->n_groups);
-    bool has_min = false;
     for (size_t g = chunk * PACK_GROUPS; g < end; g++) {
         const uint8_t *rows[GROUP_ROWS];
         for (size_t r = 0; r < GROUP_ROWS; r++) {
             const size_t row = g * GROUP_ROWS + r;
             rows[r] = row < m->rows ? work->src + row * work->row_bytes : NULL;
-            if (rows[r] && m->kind == PACK_Q8) has_min |= q8_row_has_min(rows[r], m->cols / BLOCK_K);
         }
         pack_group(m->kind, m->data + g * m->group_bytes, rows, m->cols);
     }
-    if (has_min) atomic_store_explicit(&work->has_min, true, memory_order_relaxed);
 }
 
 /* Large blocks begin on a huge page and ask for them: decoding streams through all weights, page after page. The size
@@ -165,9 +151,7 @@ int matrix_pack(int dtype, size_t rows, size_t cols, const uint8_t *src, threads
     m.data = weights_alloc(bytes);
     if (!m.data) return pn_fail(PN_ERR_MEMORY, "matrix: no memory for %zu bytes of weights", bytes);
     pack_work work = { .src = src, .row_bytes = cols / type->block_len * type->block_bytes, .m = &m };
-    atomic_init(&work.has_min, false);
     threads_run(pool, pack_chunk, &work, (m.n_groups + PACK_GROUPS - 1) / PACK_GROUPS);
-    if (atomic_load(&work.has_min)) m.kind = PACK_Q8_WIDE;
     *out = m;
     return PN_OK;
 }
@@ -208,7 +192,7 @@ static void read_row_block(pack_kind kind, const uint8_t *block, size_t r, float
     const float d = load_half(block + 2 * r);
     const uint8_t *quads = block + (kind == PACK_Q4M ? 32 : 16) + r * 4;
     for (size_t i = 0; i < BLOCK_K; i++) {
-        if (kind == PACK_Q8 || kind == PACK_Q8_WIDE) {
+        if (kind == PACK_Q8) {
             out[i] = d * (float)(int8_t)quads[i / 4 * GROUP_ROWS * 4 + i % 4];
             continue;
         }
@@ -235,7 +219,7 @@ int act_reserve(act_buffer *buffer, size_t n_tokens, size_t k) {
     if (buffer->memory && n <= buffer->tokens * buffer->k) return PN_OK;
     act_free(buffer);
     /* Quads of four bytes are read as one word; floats come first for their alignment. */
-    const size_t bytes = 3 * 4 * n_blocks + 2 * n + 64;
+    const size_t bytes = 4 * 4 * n_blocks + n + 64;
     uint8_t *memory = malloc(bytes);
     if (!memory) return pn_fail(PN_ERR_MEMORY, "activations: no memory for %zu bytes", bytes);
     buffer->memory = memory;
@@ -260,8 +244,9 @@ static void quantize_token(void *context, size_t t) {
     const activations *a = &work->buffer->a;
     const size_t n_blocks = a->k / BLOCK_K;
     work->kernels->quantize(a->x + t * a->ld_x, a->k, (int8_t *)(uintptr_t)a->q + t * a->k,
-                            (uint8_t *)(uintptr_t)a->abs + t * a->k, (float *)(uintptr_t)a->d + t * n_blocks,
-                            (int32_t *)(uintptr_t)a->sum + t * n_blocks, (float *)(uintptr_t)a->ds + t * n_blocks);
+                            (float *)(uintptr_t)a->d + t * n_blocks, (float *)(uintptr_t)a->ds + t * n_blocks,
+                            (int32_t *)(uintptr_t)a->bias8 + t * n_blocks,
+                            (int32_t *)(uintptr_t)a->bias4 + t * n_blocks);
 }
 
 void act_load(act_buffer *buffer, const float *x, size_t ld_x, size_t n_tokens, size_t k, bool quantize,
@@ -274,9 +259,9 @@ void act_load(act_buffer *buffer, const float *x, size_t ld_x, size_t n_tokens, 
     a->k = k;
     a->d = floats;
     a->ds = floats + n_blocks;
-    a->sum = (int32_t *)(void *)(floats + 2 * n_blocks);
-    a->q = (int8_t *)(floats + 3 * n_blocks);
-    a->abs = (uint8_t *)(floats + 3 * n_blocks) + n;
+    a->bias8 = (int32_t *)(void *)(floats + 2 * n_blocks);
+    a->bias4 = (int32_t *)(void *)(floats + 3 * n_blocks);
+    a->q = (int8_t *)(floats + 4 * n_blocks);
     if (!quantize) return;
     quantize_work work = { buffer, kernels };
     threads_run(pool, quantize_token, &work, n_tokens);

@@ -18,6 +18,7 @@ static void scratch_free(scratch *s) {
     act_free(&s->activations);
     free(s->memory);
     free(s->logit_memory);
+    free(s->partials);
     free(s);
 }
 
@@ -75,6 +76,14 @@ static int reserve_logits(scratch *s, const scratch_shape *shape, size_t n_logit
     s->logit_memory = s->logits = memory;
     s->n_logits = n_logits;
     return PN_OK;
+}
+
+bool scratch_reserve_partials(scratch *s, size_t n) {
+    if (n <= s->n_partials) return true;
+    free(s->partials);
+    s->partials = floats_alloc(n);
+    s->n_partials = s->partials ? n : 0;
+    return s->partials != NULL;
 }
 
 static int scratch_reserve(scratch *s, const scratch_shape *shape, size_t n_tokens, size_t n_logits) {

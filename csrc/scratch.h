@@ -28,6 +28,8 @@ typedef struct scratch {
     float *gate, *up;     /* [T, ld_f] */
     float *cosine, *sine; /* [T, R/2]  rotary angles of each token */
     float *logits;        /* [n_logits, ld_v] */
+    float *partials;      /* [n_partials]  attention's results of parts of a long cache */
+    size_t n_partials;
     act_buffer activations;
     void *memory, *logit_memory;
 } scratch;
@@ -44,5 +46,7 @@ void scratch_list_free(scratch_list *list);
  * one. PN_ERR_MEMORY. */
 int scratch_take(scratch_list *list, const scratch_shape *shape, size_t n_tokens, size_t n_logits, scratch **out);
 void scratch_give(scratch_list *list, scratch *s); /* NULL is fine */
+/* Make s->partials hold n floats; false if there is no memory. */
+bool scratch_reserve_partials(scratch *s, size_t n);
 
 #endif

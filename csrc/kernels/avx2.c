@@ -1,10 +1,12 @@
-/* avx2.c - the kernels for x86-64 with AVX2 and F16C.                                                  (rank 4)
+/* avx2.c - the kernels for x86-64 with AVX2, FMA and F16C.                                             (rank 4)
  *
  * Every function carries its target attribute; the build's flags allow the baseline alone, so nothing outside this file
- * can use a wide instruction. The order of operations is that of kernels.h; no fused multiply-add.
+ * can use a wide instruction. The order of operations is that of kernels.h.
  *
  * Inner loops and what bounds them (Agner Fog's tables, Zen 3 and Golden Cove):
  *   8-bit tile: vpsignb + vpmaddubsw + vpmaddwd + vpaddd per 32 multiply-adds and token; the multiplies go to two ports.
+ *     |weight| is the unsigned side, its sign goes to the activation: so -128 is right too (|-128| is 128 there, and
+ *     two products of at most 128 * 127 fit 16 bits), and the activation is read once.
  *   4-bit tile: vpmaddubsw + vpaddw, one vpmaddwd per 256 multiply-adds: weights are the unsigned side, and eight sums
  *     of at most 2 * 15 * 127 fit 16 bits.
  *   decode (one token): the same bodies with one column; memory bandwidth bounds them. */
@@ -48,7 +50,6 @@ INLINE_AVX2 void q8_tile_avx2(const uint8_t *w, const activations *a, size_t t, 
                               size_t ld_out) {
     const size_t n_blocks = a->k / BLOCK_K;
     const int8_t *q = a->q + t * a->k;
-    const uint8_t *abs = a->abs + t * a->k;
     const float *d = a->d + t * n_blocks;
     const __m256i ones = _mm256_set1_epi16(1);
     __m256 acc[4];
@@ -57,18 +58,17 @@ INLINE_AVX2 void q8_tile_avx2(const uint8_t *w, const activations *a, size_t t, 
         __m256i sums[4];
         for (int i = 0; i < nt; i++) sums[i] = _mm256_setzero_si256();
         for (int v = 0; v < 8; v++) {
-            const __m256i weights = load_avx2(w + 16 + v * 32);
+            const __m256i weights = load_avx2(w + 16 + v * 32), magnitudes = _mm256_abs_epi8(weights);
             for (int i = 0; i < nt; i++) {
-                const size_t at = (size_t)i * a->k + b * BLOCK_K + (size_t)v * 4;
-                const __m256i pairs =
-                    _mm256_maddubs_epi16(quad_avx2(abs + at), _mm256_sign_epi8(weights, quad_avx2(q + at)));
+                const __m256i quad = quad_avx2(q + (size_t)i * a->k + b * BLOCK_K + (size_t)v * 4);
+                const __m256i pairs = _mm256_maddubs_epi16(magnitudes, _mm256_sign_epi8(quad, weights));
                 sums[i] = _mm256_add_epi32(sums[i], _mm256_madd_epi16(pairs, ones));
             }
         }
         const __m256 dw = load8_f16_avx2(w);
         for (int i = 0; i < nt; i++) {
             const __m256 scale = _mm256_mul_ps(dw, _mm256_set1_ps(d[(size_t)i * n_blocks + b]));
-            acc[i] = _mm256_add_ps(acc[i], _mm256_mul_ps(_mm256_cvtepi32_ps(sums[i]), scale));
+            acc[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[i]), scale, acc[i]);
         }
     }
     for (int i = 0; i < nt; i++) _mm256_storeu_ps(out + (t + (size_t)i) * ld_out, acc[i]);
@@ -101,13 +101,10 @@ INLINE_AVX2 void q4_tile_avx2(const uint8_t *w, const activations *a, size_t t, 
         for (int i = 0; i < nt; i++) {
             const size_t at = (t + (size_t)i) * n_blocks + b;
             __m256i sums = _mm256_madd_epi16(pairs[i], ones);
-            if (!offset) sums = _mm256_sub_epi32(sums, _mm256_set1_epi32(8 * a->sum[at]));
+            if (!offset) sums = _mm256_add_epi32(sums, _mm256_set1_epi32(a->bias4[at]));
             const __m256 scale = _mm256_mul_ps(dw, _mm256_set1_ps(a->d[at]));
-            acc[i] = _mm256_add_ps(acc[i], _mm256_mul_ps(_mm256_cvtepi32_ps(sums), scale));
-            if (offset) {
-                const __m256 shift = _mm256_mul_ps(load8_f16_avx2(w + 16), _mm256_set1_ps(a->ds[at]));
-                acc[i] = _mm256_add_ps(acc[i], shift);
-            }
+            acc[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums), scale, acc[i]);
+            if (offset) acc[i] = _mm256_fmadd_ps(load8_f16_avx2(w + 16), _mm256_set1_ps(a->ds[at]), acc[i]);
         }
     }
     for (int i = 0; i < nt; i++) _mm256_storeu_ps(out + (t + (size_t)i) * ld_out, acc[i]);
@@ -133,7 +130,7 @@ INLINE_AVX2 void float_tile_avx2(const uint8_t *w, size_t group_bytes, const int
             const __m256 weights = load8_avx2(w + (size_t)g * group_bytes, k, kind);
             for (int i = 0; i < nt; i++) {
                 const __m256 x = _mm256_set1_ps(a->x[(t + (size_t)i) * a->ld_x + k]);
-                acc[g][i] = _mm256_add_ps(acc[g][i], _mm256_mul_ps(weights, x));
+                acc[g][i] = _mm256_fmadd_ps(weights, x, acc[g][i]);
             }
         }
     for (int g = 0; g < ng; g++)
@@ -205,11 +202,11 @@ INLINE_AVX2 __m256i pack32_avx2(__m256i a, __m256i b, __m256i c, __m256i d) {
     return _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
 
-PN_AVX2 static void quantize_avx2(const float *x, size_t k, int8_t *q, uint8_t *abs, float *d, int32_t *sum,
-                                  float *ds) {
+PN_AVX2 static void quantize_avx2(const float *x, size_t k, int8_t *q, float *d, float *ds, int32_t *bias8,
+                                  int32_t *bias4) {
     const __m256i magnitude = _mm256_set1_epi32(0x7fffffff), lo = _mm256_set1_epi32(-127), hi = _mm256_set1_epi32(127);
     const __m256 magic = _mm256_set1_ps(EXP_MAGIC);
-    for (size_t b = 0; b < k / BLOCK_K; b++, x += BLOCK_K, q += BLOCK_K, abs += BLOCK_K) {
+    for (size_t b = 0; b < k / BLOCK_K; b++, x += BLOCK_K, q += BLOCK_K) {
         __m256 v[4];
         __m256i top = _mm256_setzero_si256();
         for (int i = 0; i < 4; i++) {
@@ -234,13 +231,14 @@ PN_AVX2 static void quantize_avx2(const float *x, size_t k, int8_t *q, uint8_t *
         }
         const __m256i bytes = pack32_avx2(n[0], n[1], n[2], n[3]);
         _mm256_storeu_si256((__m256i *)(void *)q, bytes);
-        _mm256_storeu_si256((__m256i *)(void *)abs, _mm256_abs_epi8(bytes));
         const __m256i s8 = _mm256_add_epi32(_mm256_add_epi32(n[0], n[1]), _mm256_add_epi32(n[2], n[3]));
         __m128i s4 = _mm_add_epi32(_mm256_castsi256_si128(s8), _mm256_extracti128_si256(s8, 1));
         s4 = _mm_add_epi32(s4, _mm_shuffle_epi32(s4, 0x4e));
         s4 = _mm_add_epi32(s4, _mm_shuffle_epi32(s4, 0xb1));
-        sum[b] = _mm_cvtsi128_si32(s4);
-        ds[b] = d[b] * (float)sum[b];
+        const int32_t sum = _mm_cvtsi128_si32(s4);
+        ds[b] = d[b] * (float)sum;
+        bias8[b] = -128 * sum;
+        bias4[b] = -8 * sum;
     }
 }
 
@@ -302,36 +300,37 @@ PN_AVX2 static void swiglu_avx2(const float *gate, const float *up, float *out, 
 /* `nv` vectors of 8 keys times `nq` queries. */
 INLINE_AVX2 void scores_tile_avx2(const float *q, const int nq, const uint16_t *k, const int nv, size_t head_size,
                                   float scale, float *s) {
-    __m256 acc[3][4];
+    __m256 acc[6][4];
     for (int i = 0; i < nq; i++)
         for (int v = 0; v < nv; v++) acc[i][v] = _mm256_setzero_ps();
-    for (size_t e = 0; e < head_size; e++)
-        for (int v = 0; v < nv; v++) {
-            const __m256 keys = load8_f16_avx2(k + e * KV_BLOCK + 8 * v);
-            for (int i = 0; i < nq; i++) {
-                const __m256 qe = _mm256_set1_ps(q[(size_t)i * head_size + e]);
-                acc[i][v] = _mm256_add_ps(acc[i][v], _mm256_mul_ps(qe, keys));
-            }
+    for (size_t e = 0; e < head_size; e++) {
+        __m256 keys[4];
+        for (int v = 0; v < nv; v++) keys[v] = load8_f16_avx2(k + e * KV_BLOCK + 8 * v);
+        for (int i = 0; i < nq; i++) {
+            const __m256 qe = _mm256_set1_ps(q[(size_t)i * head_size + e]);
+            for (int v = 0; v < nv; v++) acc[i][v] = _mm256_fmadd_ps(qe, keys[v], acc[i][v]);
         }
+    }
     for (int i = 0; i < nq; i++)
         for (int v = 0; v < nv; v++)
             _mm256_storeu_ps(s + i * KV_BLOCK + 8 * v, _mm256_mul_ps(acc[i][v], _mm256_set1_ps(scale)));
 }
 
+/* `nq` queries over n keys (a multiple of 16): `nv` vectors at a time, then two. */
+INLINE_AVX2 void scores_rows_avx2(const float *q, const int nq, const uint16_t *k, size_t n, const int nv,
+                                  size_t head_size, float scale, float *s) {
+    size_t j = 0;
+    for (; j + 8 * (size_t)nv <= n; j += 8 * (size_t)nv) scores_tile_avx2(q, nq, k + j, nv, head_size, scale, s + j);
+    for (; j < n; j += 16) scores_tile_avx2(q, nq, k + j, 2, head_size, scale, s + j);
+}
+
 PN_AVX2 static void attend_scores_avx2(const float *q, size_t n_q, const uint16_t *k, size_t n_keys, size_t head_size,
                                        float scale, float *s) {
-    const size_t n = (n_keys + 7) / 8 * 8;
+    const size_t n = (n_keys + 15) / 16 * 16;
     size_t i = 0;
-    for (; i + 3 <= n_q; i += 3, q += 3 * head_size, s += 3 * KV_BLOCK) {
-        size_t j = 0;
-        for (; j + 32 <= n; j += 32) scores_tile_avx2(q, 3, k + j, 4, head_size, scale, s + j);
-        for (; j < n; j += 8) scores_tile_avx2(q, 3, k + j, 1, head_size, scale, s + j);
-    }
-    for (; i < n_q; i++, q += head_size, s += KV_BLOCK) {
-        size_t j = 0;
-        for (; j + 32 <= n; j += 32) scores_tile_avx2(q, 1, k + j, 4, head_size, scale, s + j);
-        for (; j < n; j += 8) scores_tile_avx2(q, 1, k + j, 1, head_size, scale, s + j);
-    }
+    for (; i + 6 <= n_q; i += 6) scores_rows_avx2(q + i * head_size, 6, k, n, 2, head_size, scale, s + i * KV_BLOCK);
+    for (; i + 3 <= n_q; i += 3) scores_rows_avx2(q + i * head_size, 3, k, n, 4, head_size, scale, s + i * KV_BLOCK);
+    for (; i < n_q; i++) scores_rows_avx2(q + i * head_size, 1, k, n, 4, head_size, scale, s + i * KV_BLOCK);
 }
 
 /* All ones in the first `n` of 8 lanes (n <= 8). */
@@ -366,41 +365,60 @@ PN_AVX2 static void softmax_block_avx2(float *s, size_t n, float *max, float *su
     *sum = sum8_avx2(total);
 }
 
-/* `ne` vectors of the head times `nq` queries over all keys. */
-INLINE_AVX2 void values_tile_avx2(const float *p, const int nq, const uint16_t *v, size_t n_keys, size_t e8,
-                                  const int ne, float *out) {
-    __m256 acc[3][4];
+/* `ne` vectors of the head times `nq` queries over keys [0, n_keys); over each query's own rest afterwards. */
+INLINE_AVX2 void values_tile_avx2(const float *p, const int nq, const uint16_t *v, size_t common, const size_t *n_keys,
+                                  size_t e8, const int ne, float *out) {
+    __m256 acc[6][4];
     for (int i = 0; i < nq; i++)
         for (int e = 0; e < ne; e++) acc[i][e] = _mm256_setzero_ps();
-    for (size_t j = 0; j < n_keys; j++)
-        for (int e = 0; e < ne; e++) {
-            const __m256 values = load8_f16_avx2(v + j * e8 + 8 * (size_t)e);
-            for (int i = 0; i < nq; i++) {
-                const __m256 pj = _mm256_set1_ps(p[(size_t)i * KV_BLOCK + j]);
-                acc[i][e] = _mm256_add_ps(acc[i][e], _mm256_mul_ps(pj, values));
-            }
+    for (size_t j = 0; j < common; j++) {
+        __m256 values[4];
+        for (int e = 0; e < ne; e++) values[e] = load8_f16_avx2(v + j * e8 + 8 * (size_t)e);
+        for (int i = 0; i < nq; i++) {
+            const __m256 pj = _mm256_set1_ps(p[(size_t)i * KV_BLOCK + j]);
+            for (int e = 0; e < ne; e++) acc[i][e] = _mm256_fmadd_ps(pj, values[e], acc[i][e]);
         }
-    for (int i = 0; i < nq; i++)
+    }
+    for (int i = 0; i < nq; i++) {
+        for (size_t j = common; j < n_keys[i]; j++) {
+            const __m256 pj = _mm256_set1_ps(p[(size_t)i * KV_BLOCK + j]);
+            for (int e = 0; e < ne; e++)
+                acc[i][e] = _mm256_fmadd_ps(pj, load8_f16_avx2(v + j * e8 + 8 * (size_t)e), acc[i][e]);
+        }
         for (int e = 0; e < ne; e++) _mm256_storeu_ps(out + (size_t)i * e8 + 8 * (size_t)e, acc[i][e]);
+    }
 }
 
-PN_AVX2 static void attend_values_avx2(const float *p, size_t n_q, const uint16_t *v, size_t n_keys, size_t e8,
+/* `nq` queries, `ne` vectors of the head at a time, then one. */
+INLINE_AVX2 void values_rows_avx2(const float *p, const int nq, const uint16_t *v, const size_t *n_keys, size_t e8,
+                                  const int ne, float *out) {
+    size_t common = n_keys[0], e = 0;
+    for (int i = 1; i < nq; i++) common = size_min(common, n_keys[i]);
+    for (; e + 8 * (size_t)ne <= e8; e += 8 * (size_t)ne)
+        values_tile_avx2(p, nq, v + e, common, n_keys, e8, ne, out + e);
+    for (; e < e8; e += 8) values_tile_avx2(p, nq, v + e, common, n_keys, e8, 1, out + e);
+}
+
+PN_AVX2 static void attend_values_avx2(const float *p, size_t n_q, const uint16_t *v, const size_t *n_keys, size_t e8,
                                        float *out) {
     size_t i = 0;
-    for (; i + 3 <= n_q; i += 3, p += 3 * KV_BLOCK, out += 3 * e8) {
-        size_t e = 0;
-        for (; e + 32 <= e8; e += 32) values_tile_avx2(p, 3, v + e, n_keys, e8, 4, out + e);
-        for (; e < e8; e += 8) values_tile_avx2(p, 3, v + e, n_keys, e8, 1, out + e);
-    }
-    for (; i < n_q; i++, p += KV_BLOCK, out += e8) {
-        size_t e = 0;
-        for (; e + 32 <= e8; e += 32) values_tile_avx2(p, 1, v + e, n_keys, e8, 4, out + e);
-        for (; e < e8; e += 8) values_tile_avx2(p, 1, v + e, n_keys, e8, 1, out + e);
+    for (; i + 6 <= n_q; i += 6) values_rows_avx2(p + i * KV_BLOCK, 6, v, n_keys + i, e8, 2, out + i * e8);
+    for (; i + 3 <= n_q; i += 3) values_rows_avx2(p + i * KV_BLOCK, 3, v, n_keys + i, e8, 4, out + i * e8);
+    for (; i < n_q; i++) values_rows_avx2(p + i * KV_BLOCK, 1, v, n_keys + i, e8, 4, out + i * e8);
+}
+
+PN_AVX2 static void attend_combine_avx2(float *acc, const float *values, size_t e8, float acc_weight,
+                                        float block_weight) {
+    const __m256 old = _mm256_set1_ps(acc_weight), new = _mm256_set1_ps(block_weight);
+    for (size_t e = 0; e < e8; e += 8) {
+        const __m256 kept = _mm256_mul_ps(_mm256_loadu_ps(acc + e), old);
+        _mm256_storeu_ps(acc + e, _mm256_fmadd_ps(_mm256_loadu_ps(values + e), new, kept));
     }
 }
 
 const kernel_set kernels_avx2 = {
     .isa = "avx2",
+    .base = &kernels_portable,
     .usable = cpu_has_avx2,
     .matmul =
         {
@@ -408,7 +426,6 @@ const kernel_set kernels_avx2 = {
             [PACK_F16] = matmul_f16_avx2,
             [PACK_BF16] = matmul_bf16_avx2,
             [PACK_Q8] = matmul_q8_avx2,
-            [PACK_Q8_WIDE] = NULL, /* the sign trick cannot negate -128 */
             [PACK_Q4] = matmul_q4_avx2,
             [PACK_Q4M] = matmul_q4m_avx2,
         },
@@ -418,6 +435,7 @@ const kernel_set kernels_avx2 = {
     .attend_scores = attend_scores_avx2,
     .softmax_block = softmax_block_avx2,
     .attend_values = attend_values_avx2,
+    .attend_combine = attend_combine_avx2,
 };
 
 #endif

@@ -12,21 +12,27 @@
 
 static const kernel_set *const KERNEL_SETS[] = {
 #if defined(__x86_64__)
+    &kernels_avx512,
     &kernels_avx2,
 #endif
     &kernels_portable, /* last, always usable */
 };
 
+/* Entries that a set leaves to its base, and what the base leaves to its own. */
 static void fill_in(kernel_set *set) {
-    const kernel_set *p = &kernels_portable;
+    const kernel_set *base = set->base;
+    if (!base) return; /* the portable set has them all */
     for (size_t i = 0; i < PACK_KINDS; i++)
-        if (!set->matmul[i]) set->matmul[i] = p->matmul[i];
-    if (!set->quantize) set->quantize = p->quantize;
-    if (!set->rms_norm) set->rms_norm = p->rms_norm;
-    if (!set->swiglu) set->swiglu = p->swiglu;
-    if (!set->attend_scores) set->attend_scores = p->attend_scores;
-    if (!set->softmax_block) set->softmax_block = p->softmax_block;
-    if (!set->attend_values) set->attend_values = p->attend_values;
+        if (!set->matmul[i]) set->matmul[i] = base->matmul[i];
+    if (!set->quantize) set->quantize = base->quantize;
+    if (!set->rms_norm) set->rms_norm = base->rms_norm;
+    if (!set->swiglu) set->swiglu = base->swiglu;
+    if (!set->attend_scores) set->attend_scores = base->attend_scores;
+    if (!set->softmax_block) set->softmax_block = base->softmax_block;
+    if (!set->attend_values) set->attend_values = base->attend_values;
+    if (!set->attend_combine) set->attend_combine = base->attend_combine;
+    set->base = base->base;
+    fill_in(set);
 }
 
 int kernels_pick(const char *isa, kernel_set *out) {
@@ -46,7 +52,7 @@ int kernels_pick(const char *isa, kernel_set *out) {
 }
 
 const char *kernels_available(void) {
-    static _Thread_local char names[64];
+    static _Thread_local char names[96];
     size_t at = 0;
     for (size_t i = 0; i < PN_ARRAY_LEN(KERNEL_SETS) && at < sizeof names; i++)
         if (KERNEL_SETS[i]->usable())
@@ -66,7 +72,6 @@ bool pack_group_bytes(pack_kind kind, size_t k, size_t *out) {
     case PACK_BF16:
         return size_mul(k, GROUP_ROWS * sizeof(uint16_t), out);
     case PACK_Q8:
-    case PACK_Q8_WIDE:
         return size_mul(k / BLOCK_K, Q8_BLOCK_BYTES, out);
     case PACK_Q4:
         return size_mul(k / BLOCK_K, Q4_BLOCK_BYTES, out);

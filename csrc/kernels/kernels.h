@@ -1,8 +1,9 @@
 /* kernels.h - the contract of the inner loops and the table through which they are called.               (rank 4)
  *
  * A kernel cannot fail, allocates nothing, and computes exactly what is written here: the same operations in the same
- * order, each multiply and each add rounded on its own. So every instruction set gives the same bits, and the portable
- * file is the definition. A NULL entry of a set means "use the portable one" (filled in by dispatch.c).
+ * order. fma(a, b, c) is a * b + c rounded once (mathf.h); wherever it is not written, each multiply and each add is
+ * rounded on its own. So every instruction set gives the same bits, and the portable file is the definition. A NULL
+ * entry of a set means "use that of its base" (filled in by dispatch.c).
  *
  * Shapes: K columns (the contraction), 8 rows make a group, T tokens; row-major, last dimension contiguous.
  *
@@ -10,20 +11,19 @@
  *   quantized kinds, per block of 32 along K:
  *     f16 d[8]                          scales, one per row
  *     (Q4M only) f16 m[8]               offsets
- *     Q8, Q8_WIDE:  int8  [8][8][4]     [quad v][row r][j]: weight of row r at k = 4v + j
- *     Q4, Q4M:      uint8 [4][8][4]     low nibble: quad v, high nibble: quad v + 4
+ *     Q8:       int8  [8][8][4]         [quad v][row r][j]: weight of row r at k = 4v + j, -128 included
+ *     Q4, Q4M:  uint8 [4][8][4]         low nibble: quad v, high nibble: quad v + 4
  *   float kinds: element [K][8]         [k][row r]
  *   Rows beyond the matrix are zeros.
  *
  * ACTIVATIONS for quantized kinds: per token and block of 32, d = max|x| / 127, q = round_to_nearest_even(x / d) within
- * [-127, 127], sum = sum of q, ds = d * sum. K is a multiple of 32 there.
+ * [-127, 127], ds = d * sum of q. K is a multiple of 32 there. bias8 = -128 * sum and bias4 = -8 * sum are what an
+ * integer sum must start from when the weights are counted from -128 or -8.
  *
  * MATRIX PRODUCT, one accumulator per (token, row), from +0, in the order of K:
  *   quantized, per block: isum = the exact integer sum of weight * q (Q4's weight is nibble - 8, Q4M's the nibble);
- *     acc = acc + (float)isum * (d_weight * d);  then, Q4M only:  acc = acc + m_weight * ds
- *   float, per k: acc = acc + weight * x
- *
- * Q8_WIDE is Q8 for matrices that hold a weight of -128, which sign tricks on 8-bit vectors get wrong. */
+ *     acc = fma((float)isum, d_weight * d, acc);  then, Q4M only:  acc = fma(m_weight, ds, acc)
+ *   float, per k: acc = fma(weight, x, acc) */
 #ifndef PN_KERNELS_H
 #define PN_KERNELS_H
 
@@ -31,16 +31,7 @@
 
 enum { GROUP_ROWS = 8, BLOCK_K = 32, KV_BLOCK = 128 };
 
-typedef enum pack_kind {
-    PACK_F32,
-    PACK_F16,
-    PACK_BF16,
-    PACK_Q8,
-    PACK_Q8_WIDE,
-    PACK_Q4,
-    PACK_Q4M,
-    PACK_KINDS
-} pack_kind;
+typedef enum pack_kind { PACK_F32, PACK_F16, PACK_BF16, PACK_Q8, PACK_Q4, PACK_Q4M, PACK_KINDS } pack_kind;
 
 enum {
     Q8_BLOCK_BYTES = 16 + 8 * 32,
@@ -52,11 +43,11 @@ enum {
 typedef struct activations {
     const float *x; /* [T, ld_x]                                        */
     size_t ld_x;
-    const int8_t *q;    /* [T, K]                                           */
-    const uint8_t *abs; /* [T, K]    |q|                                    */
-    const float *d;     /* [T, K/32]                                        */
-    const int32_t *sum; /* [T, K/32]                                        */
-    const float *ds;    /* [T, K/32]                                        */
+    const int8_t *q;      /* [T, K]                                           */
+    const float *d;       /* [T, K/32]                                        */
+    const float *ds;      /* [T, K/32]                                        */
+    const int32_t *bias8; /* [T, K/32]                                        */
+    const int32_t *bias4; /* [T, K/32]                                        */
     size_t k;
 } activations;
 
@@ -66,12 +57,13 @@ typedef void (*matmul_fn)(const uint8_t *w, size_t n_groups, const activations *
 
 typedef struct kernel_set {
     const char *isa;
+    const struct kernel_set *base; /* gives the entries that are NULL here; the portable set has none */
     bool (*usable)(void);
     matmul_fn matmul[PACK_KINDS];
 
-    /* One row x[k] to q, abs [k] and d, sum, ds [k/32]. max|x| is taken on the bit patterns, so NaN beats infinity beats
+    /* One row x[k] to q [k] and d, ds, bias8, bias4 [k/32]. max|x| is taken on the bit patterns, so NaN beats infinity beats
      * numbers. A block with max below 2^-100 becomes zeros; one with a non-finite max gets d = NaN and q = 0. */
-    void (*quantize)(const float *x, size_t k, int8_t *q, uint8_t *abs, float *d, int32_t *sum, float *ds);
+    void (*quantize)(const float *x, size_t k, int8_t *q, float *d, float *ds, int32_t *bias8, int32_t *bias4);
 
     /* out[i] = (x[i] * s) * w[i], s = 1 / sqrt(sum / n + eps). The sum of squares: 8 lanes from +0, element i into lane
      * i % 8 in order, lanes added as ((0+4) + (2+6)) + ((1+5) + (3+7)). RMSNorm, arXiv:1910.07467. */
@@ -80,22 +72,27 @@ typedef struct kernel_set {
     /* out[i] = (gate[i] / (1 + exp(-gate[i]))) * up[i], exp = exp_f32. SwiGLU, arXiv:2002.05202. out may be gate. */
     void (*swiglu)(const float *gate, const float *up, float *out, size_t n);
 
-    /* Attention of n_q queries that share a key head, over one block of keys. E is the head size.
-     * scores: s[i][j] = (sum over e in order of q[i][e] * k[e][j]) * scale for j < n_keys; s is [n_q, KV_BLOCK], the
-     *   entries up to the next multiple of 8 are written too (meaningless). k is f16 [E, KV_BLOCK]. */
+    /* Attention of n_q query rows that share a key head, over one block of keys. E is the head size, E8 = E rounded up
+     * to 8.
+     * scores: s[i][j] = dot * scale for j < n_keys, dot = fma(q[i][e], k[e][j], dot) from +0 over e in order; s is
+     *   [n_q, KV_BLOCK], the entries up to the next multiple of 16 are written too (meaningless). q is [n_q, E], k is
+     *   f16 [E, KV_BLOCK]. */
     void (*attend_scores)(const float *q, size_t n_q, const uint16_t *k, size_t n_keys, size_t head_size, float scale,
                           float *s);
     /* In place s[j] -> exp_f32(s[j] - max) for j < n, 0 for n <= j < n rounded up to 8. *max is the maximum and *sum the
      * total, in lanes as in rms_norm (the maximum too: lane = lane > s ? lane : s, from -INFINITY). n >= 1. */
     void (*softmax_block)(float *s, size_t n, float *max, float *sum);
-    /* out[i][e] = sum over j < n_keys in order of p[i][j] * v[j][e]; p is [n_q, KV_BLOCK], v is f16 [KV_BLOCK, E8],
-     * out is [n_q, E8], E8 = E rounded up to 8. */
-    void (*attend_values)(const float *p, size_t n_q, const uint16_t *v, size_t n_keys, size_t e8, float *out);
+    /* out[i][e] = fma(p[i][j], v[j][e], out[i][e]) from +0 over j < n_keys[i] in order (each row has keys of its own:
+     * later queries see more). p is [n_q, KV_BLOCK], v is f16 [KV_BLOCK, E8], out is [n_q, E8]. */
+    void (*attend_values)(const float *p, size_t n_q, const uint16_t *v, const size_t *n_keys, size_t e8, float *out);
+    /* Fold the result of a block into the running one: acc[e] = fma(values[e], block_weight, acc[e] * acc_weight) for
+     * e < E8. */
+    void (*attend_combine)(float *acc, const float *values, size_t e8, float acc_weight, float block_weight);
 } kernel_set;
 
 extern const kernel_set kernels_portable;
 #if defined(__x86_64__)
-extern const kernel_set kernels_avx2;
+extern const kernel_set kernels_avx2, kernels_avx512;
 #endif
 
 /* The named set, or the best usable one for NULL; all entries filled in. PN_ERR_ISA if the name is unknown or its set
@@ -110,6 +107,7 @@ static inline bool pack_is_quantized(pack_kind kind) {
     return kind >= PACK_Q8;
 }
 
-#define PN_AVX2 __attribute__((target("avx2,f16c")))
+#define PN_AVX2   __attribute__((target("avx2,f16c,fma")))
+#define PN_AVX512 __attribute__((target("avx2,f16c,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")))
 
 #endif

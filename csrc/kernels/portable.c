@@ -50,7 +50,7 @@ static void matmul_q8_portable(const uint8_t *w, size_t n_groups, const activati
                 scales_portable(block, d);
                 q8_block_sums_portable(block + 16, a->q + t * a->k + b * BLOCK_K, sums);
                 const float dx = a->d[t * n_blocks + b];
-                for (int r = 0; r < GROUP_ROWS; r++) acc[r] = acc[r] + (float)sums[r] * (d[r] * dx);
+                for (int r = 0; r < GROUP_ROWS; r++) acc[r] = fma_f32((float)sums[r], d[r] * dx, acc[r]);
             }
             memcpy(out + t * ld_out + g * GROUP_ROWS, acc, sizeof acc);
         }
@@ -68,8 +68,8 @@ static void matmul_q4_portable(const uint8_t *w, size_t n_groups, const activati
                 scales_portable(block, d);
                 q4_block_sums_portable(block + 16, a->q + t * a->k + b * BLOCK_K, sums);
                 const float dx = a->d[t * n_blocks + b];
-                const int32_t shift = 8 * a->sum[t * n_blocks + b];
-                for (int r = 0; r < GROUP_ROWS; r++) acc[r] = acc[r] + (float)(sums[r] - shift) * (d[r] * dx);
+                const int32_t bias = a->bias4[t * n_blocks + b];
+                for (int r = 0; r < GROUP_ROWS; r++) acc[r] = fma_f32((float)(sums[r] + bias), d[r] * dx, acc[r]);
             }
             memcpy(out + t * ld_out + g * GROUP_ROWS, acc, sizeof acc);
         }
@@ -89,8 +89,8 @@ static void matmul_q4m_portable(const uint8_t *w, size_t n_groups, const activat
                 q4_block_sums_portable(block + 32, a->q + t * a->k + b * BLOCK_K, sums);
                 const float dx = a->d[t * n_blocks + b], ds = a->ds[t * n_blocks + b];
                 for (int r = 0; r < GROUP_ROWS; r++) {
-                    acc[r] = acc[r] + (float)sums[r] * (d[r] * dx);
-                    acc[r] = acc[r] + m[r] * ds;
+                    acc[r] = fma_f32((float)sums[r], d[r] * dx, acc[r]);
+                    acc[r] = fma_f32(m[r], ds, acc[r]);
                 }
             }
             memcpy(out + t * ld_out + g * GROUP_ROWS, acc, sizeof acc);
@@ -119,7 +119,8 @@ static inline __attribute__((always_inline)) void matmul_float_portable(const ui
             const float *x = a->x + t * a->ld_x;
             float acc[GROUP_ROWS] = { 0 };
             for (size_t k = 0; k < a->k; k++)
-                for (size_t r = 0; r < GROUP_ROWS; r++) acc[r] = acc[r] + load(w + (k * GROUP_ROWS + r) * size) * x[k];
+                for (size_t r = 0; r < GROUP_ROWS; r++)
+                    acc[r] = fma_f32(load(w + (k * GROUP_ROWS + r) * size), x[k], acc[r]);
             memcpy(out + t * ld_out + g * GROUP_ROWS, acc, sizeof acc);
         }
 }
@@ -137,7 +138,8 @@ static void matmul_bf16_portable(const uint8_t *w, size_t n_groups, const activa
     matmul_float_portable(w, n_groups, a, t0, n_t, out, ld_out, load_bf16_portable, 2);
 }
 
-static void quantize_block_portable(const float *x, int8_t *q, uint8_t *abs, float *d, int32_t *sum) {
+/* One block; returns the sum of its q. */
+static int32_t quantize_block_portable(const float *x, int8_t *q, float *d) {
     uint32_t max_bits = 0;
     for (int i = 0; i < BLOCK_K; i++) {
         const uint32_t bits = f32_bits(x[i]) & 0x7fffffffu;
@@ -152,7 +154,7 @@ static void quantize_block_portable(const float *x, int8_t *q, uint8_t *abs, flo
         *d = max / 127.0f;
         inverse = 127.0f / max;
     }
-    *sum = 0;
+    int32_t sum = 0;
     for (int i = 0; i < BLOCK_K; i++) {
         /* The magic addition rounds to nearest even, as the vector conversions do; a block that is to be zeros must
          * not let an infinity or NaN through. */
@@ -160,15 +162,18 @@ static void quantize_block_portable(const float *x, int8_t *q, uint8_t *abs, flo
         int32_t n = (int32_t)(f32_bits(t) - f32_bits(EXP_MAGIC));
         n = n > 127 ? 127 : n < -127 ? -127 : n;
         q[i] = (int8_t)n;
-        abs[i] = (uint8_t)(n < 0 ? -n : n);
-        *sum += n;
+        sum += n;
     }
+    return sum;
 }
 
-static void quantize_portable(const float *x, size_t k, int8_t *q, uint8_t *abs, float *d, int32_t *sum, float *ds) {
+static void quantize_portable(const float *x, size_t k, int8_t *q, float *d, float *ds, int32_t *bias8,
+                              int32_t *bias4) {
     for (size_t b = 0; b < k / BLOCK_K; b++) {
-        quantize_block_portable(x + b * BLOCK_K, q + b * BLOCK_K, abs + b * BLOCK_K, d + b, sum + b);
-        ds[b] = d[b] * (float)sum[b];
+        const int32_t sum = quantize_block_portable(x + b * BLOCK_K, q + b * BLOCK_K, d + b);
+        ds[b] = d[b] * (float)sum;
+        bias8[b] = -128 * sum;
+        bias4[b] = -8 * sum;
     }
 }
 
@@ -190,13 +195,13 @@ static void swiglu_portable(const float *gate, const float *up, float *out, size
 
 static void attend_scores_portable(const float *q, size_t n_q, const uint16_t *k, size_t n_keys, size_t head_size,
                                    float scale, float *s) {
-    const size_t n = (n_keys + 7) / 8 * 8;
+    const size_t n = (n_keys + 15) / 16 * 16;
     for (size_t i = 0; i < n_q; i++) {
         float *row = s + i * KV_BLOCK;
         memset(row, 0, n * sizeof *row);
         for (size_t e = 0; e < head_size; e++) {
             const float qe = q[i * head_size + e];
-            for (size_t j = 0; j < n; j++) row[j] = row[j] + qe * half_to_float(k[e * KV_BLOCK + j]);
+            for (size_t j = 0; j < n; j++) row[j] = fma_f32(qe, half_to_float(k[e * KV_BLOCK + j]), row[j]);
         }
         for (size_t j = 0; j < n; j++) row[j] = row[j] * scale;
     }
@@ -217,16 +222,20 @@ static void softmax_block_portable(float *s, size_t n, float *max, float *sum) {
     *sum = sum8_portable(total);
 }
 
-static void attend_values_portable(const float *p, size_t n_q, const uint16_t *v, size_t n_keys, size_t e8,
+static void attend_values_portable(const float *p, size_t n_q, const uint16_t *v, const size_t *n_keys, size_t e8,
                                    float *out) {
     for (size_t i = 0; i < n_q; i++) {
         float *row = out + i * e8;
         memset(row, 0, e8 * sizeof *row);
-        for (size_t j = 0; j < n_keys; j++) {
+        for (size_t j = 0; j < n_keys[i]; j++) {
             const float pj = p[i * KV_BLOCK + j];
-            for (size_t e = 0; e < e8; e++) row[e] = row[e] + pj * half_to_float(v[j * e8 + e]);
+            for (size_t e = 0; e < e8; e++) row[e] = fma_f32(pj, half_to_float(v[j * e8 + e]), row[e]);
         }
     }
+}
+
+static void attend_combine_portable(float *acc, const float *values, size_t e8, float acc_weight, float block_weight) {
+    for (size_t e = 0; e < e8; e++) acc[e] = fma_f32(values[e], block_weight, acc[e] * acc_weight);
 }
 
 static bool always_usable(void) {
@@ -242,7 +251,6 @@ const kernel_set kernels_portable = {
             [PACK_F16] = matmul_f16_portable,
             [PACK_BF16] = matmul_bf16_portable,
             [PACK_Q8] = matmul_q8_portable,
-            [PACK_Q8_WIDE] = matmul_q8_portable,
             [PACK_Q4] = matmul_q4_portable,
             [PACK_Q4M] = matmul_q4m_portable,
         },
@@ -252,4 +260,5 @@ const kernel_set kernels_portable = {
     .attend_scores = attend_scores_portable,
     .softmax_block = softmax_block_portable,
     .attend_values = attend_values_portable,
+    .attend_combine = attend_combine_portable,
 };

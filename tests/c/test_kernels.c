@@ -177,7 +177,7 @@ static void fill_quantized_block(const product *p, uint8_t *block) {
     for (size_t i = 0; i < head; i += 2) put_half(block + i, random_half(p->style));
     for (size_t i = 0; i < bytes; i++) {
         uint8_t byte = (uint8_t)random_u32();
-        if (random_u32() % 8 == 0) byte = p->kind == PACK_Q8 ? 0x81 : p->kind == PACK_Q8_WIDE ? 0x80 : 0xff;
+        if (random_u32() % 8 == 0) byte = p->kind == PACK_Q8 ? 0x80 : 0xff;
         if (p->kind == PACK_Q8 && byte == 0x80) byte = 0x7f;
         block[head + i] = byte;
     }
@@ -211,20 +211,20 @@ static activations random_activations(const product *p, const kernel_set *kernel
     activations a = { .x = x, .ld_x = ld_x, .k = p->k };
     if (!pack_is_quantized(p->kind)) return a;
     int8_t *q = guarded_alloc(n_t * p->k);
-    uint8_t *abs = guarded_alloc(n_t * p->k);
     float *d = guarded_alloc(n_t * n_blocks * sizeof *d), *ds = guarded_alloc(n_t * n_blocks * sizeof *ds);
-    int32_t *sum = guarded_alloc(n_t * n_blocks * sizeof *sum);
+    int32_t *bias8 = guarded_alloc(n_t * n_blocks * sizeof *bias8);
+    int32_t *bias4 = guarded_alloc(n_t * n_blocks * sizeof *bias4);
     for (size_t t = 0; t < n_t; t++) {
         /* One token of extremes: all products at the end of the range. */
         for (size_t i = 0; t == 0 && p->style == ORDINARY && i < p->k; i++) x[i] = random_u32() % 8 ? 3.0f : -3.0f;
-        kernels->quantize(x + t * ld_x, p->k, q + t * p->k, abs + t * p->k, d + t * n_blocks, sum + t * n_blocks,
-                          ds + t * n_blocks);
+        kernels->quantize(x + t * ld_x, p->k, q + t * p->k, d + t * n_blocks, ds + t * n_blocks, bias8 + t * n_blocks,
+                          bias4 + t * n_blocks);
     }
     a.q = q;
-    a.abs = abs;
     a.d = d;
-    a.sum = sum;
     a.ds = ds;
+    a.bias8 = bias8;
+    a.bias4 = bias4;
     return a;
 }
 
@@ -252,10 +252,14 @@ static void check_product_of_all_sets(const product *p) {
     guarded_free_all();
 }
 
+/* Numbers of tokens that meet every width of tile, and every rest. */
+static const size_t TOKEN_COUNTS[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 15, 27 };
+
 static void check_products_of_kind(pack_kind kind, const size_t *ks, size_t n_ks, size_t max_groups) {
     for (size_t i = 0; i < n_ks; i++)
         for (size_t n_groups = 1; n_groups <= max_groups; n_groups += n_groups < 5 ? 1 : 4)
-            for (size_t n_t = 1; n_t <= 9; n_t++) {
+            for (size_t n = 0; n < PN_ARRAY_LEN(TOKEN_COUNTS); n++) {
+                const size_t n_t = TOKEN_COUNTS[n];
                 const size_t t0 = (i + n_t) % 3, ld_out = n_groups * GROUP_ROWS + n_t % 2 * 8;
                 const product p = { kind, ks[i], n_groups, t0, n_t, ld_out, (style)((n_t + n_groups + i) % STYLES) };
                 const product plain = { kind, ks[i], n_groups, t0, n_t, ld_out, ORDINARY };
@@ -351,16 +355,14 @@ static void test_matmul_of_weights_of_minus_128_on_every_set_is_exact(void) {
     for (int sign = -1; sign <= 1; sign += 2) {
         uint8_t *w = guarded_alloc(Q8_BLOCK_BYTES);
         int8_t *q = guarded_alloc(BLOCK_K);
-        uint8_t *abs = guarded_alloc(BLOCK_K);
         float d = 1, ds = (float)(sign * 32 * 127), out[8];
-        int32_t sum = sign * 32 * 127;
+        int32_t bias8 = -128 * sign * 32 * 127, bias4 = -8 * sign * 32 * 127;
         for (int r = 0; r < 8; r++) put_half(w + 2 * r, 0x3c00);
         memset(w + 16, 0x80, 256);
         memset(q, sign * 127, BLOCK_K);
-        memset(abs, 127, BLOCK_K);
-        const activations a = { .q = q, .abs = abs, .d = &d, .sum = &sum, .ds = &ds, .k = BLOCK_K };
+        const activations a = { .q = q, .d = &d, .ds = &ds, .bias8 = &bias8, .bias4 = &bias4, .k = BLOCK_K };
         for (size_t i = 0; i < n_sets; i++) {
-            sets[i].matmul[PACK_Q8_WIDE](w, 1, &a, 0, 1, out, 8);
+            sets[i].matmul[PACK_Q8](w, 1, &a, 0, 1, out, 8);
             for (int r = 0; r < 8; r++) CHECK(out[r] == (float)(-128 * sign * 127 * 32));
         }
         guarded_free_all();
@@ -371,16 +373,15 @@ static void test_matmul_of_weights_of_minus_128_on_every_set_is_exact(void) {
 
 typedef struct quantized {
     int8_t *q;
-    uint8_t *abs;
     float *d, *ds;
-    int32_t *sum;
+    int32_t *bias8, *bias4;
 } quantized;
 
 static quantized quantize_with(const kernel_set *kernels, const float *x, size_t k) {
     const size_t n_blocks = k / BLOCK_K;
-    const quantized out = { guarded_alloc(k), guarded_alloc(k), guarded_alloc(4 * n_blocks),
+    const quantized out = { guarded_alloc(k), guarded_alloc(4 * n_blocks), guarded_alloc(4 * n_blocks),
                             guarded_alloc(4 * n_blocks), guarded_alloc(4 * n_blocks) };
-    kernels->quantize(x, k, out.q, out.abs, out.d, out.sum, out.ds);
+    kernels->quantize(x, k, out.q, out.d, out.ds, out.bias8, out.bias4);
     return out;
 }
 
@@ -393,8 +394,8 @@ static void test_quantize_on_every_set_equals_portable(void) {
                 const float *x = random_floats(k, (style)s);
                 const quantized want = quantize_with(&kernels_portable, x, k), got = quantize_with(&sets[i], x, k);
                 CHECK(memcmp(got.q, want.q, k) == 0);
-                CHECK(memcmp(got.abs, want.abs, k) == 0);
-                CHECK(memcmp(got.sum, want.sum, k / BLOCK_K * 4) == 0);
+                CHECK(memcmp(got.bias8, want.bias8, k / BLOCK_K * 4) == 0);
+                CHECK(memcmp(got.bias4, want.bias4, k / BLOCK_K * 4) == 0);
                 CHECK(same_floats(got.d, want.d, k / BLOCK_K));
                 CHECK(same_floats(got.ds, want.ds, k / BLOCK_K));
                 guarded_free_all();
@@ -422,11 +423,11 @@ static void check_quantized_block(const float *x, const quantized *got) {
     for (int i = 0; i < 32; i++) max = fmax(max, fabs((double)x[i]));
     CHECK(fabs((double)got->d[0] - max / 127) <= max / 127 * 1e-7);
     for (int i = 0; i < 32; i++) {
-        CHECK(got->q[i] >= -127 && got->abs[i] == (uint8_t)abs(got->q[i]));
+        CHECK(got->q[i] >= -127);
         CHECK(fabs((double)x[i] - (double)got->d[0] * got->q[i]) <= max / 127 * 0.50002);
         sum += got->q[i];
     }
-    CHECK(got->sum[0] == sum && got->ds[0] == got->d[0] * (float)sum);
+    CHECK(got->bias8[0] == -128 * sum && got->bias4[0] == -8 * sum && got->ds[0] == got->d[0] * (float)sum);
 }
 
 static void test_portable_quantize_is_within_half_a_step(void) {
@@ -451,8 +452,8 @@ static void test_quantize_of_special_blocks_on_every_set_is_as_documented(void) 
             for (int i = 0; i < 32; i++) x[i] = finite ? 0.0f : random_normal();
             x[random_u32() % 32] = specials[s];
             const quantized got = quantize_with(&sets[set], x, 32);
-            for (int i = 0; i < 32; i++) CHECK(got.q[i] == 0 && got.abs[i] == 0);
-            CHECK(got.sum[0] == 0);
+            for (int i = 0; i < 32; i++) CHECK(got.q[i] == 0);
+            CHECK(got.bias8[0] == 0 && got.bias4[0] == 0);
             CHECK(finite ? f32_bits(got.d[0]) == 0 : isnan(got.d[0]));
             guarded_free_all();
         }
@@ -527,7 +528,7 @@ static const size_t HEAD_SIZES[] = { 4, 5, 8, 12, 16, 31, 32, 48, 64, 80, 100, 1
 static const size_t KEY_COUNTS[] = { 1, 2, 7, 8, 9, 16, 31, 32, 33, 57, 64, 96, 100, 127, 128 };
 
 static bool same_scores(const float *a, const float *b, size_t n_q, size_t n_keys) {
-    const size_t written = (n_keys + 7) / 8 * 8;
+    const size_t written = (n_keys + 15) / 16 * 16;
     for (size_t i = 0; i < n_q; i++, a += KV_BLOCK, b += KV_BLOCK) {
         if (!same_floats(a, b, n_keys)) return false;
         for (size_t j = written; j < KV_BLOCK; j++)
@@ -546,10 +547,13 @@ static void check_scores(const kernel_set *set, size_t head_size, size_t n_q, si
     guarded_free_all();
 }
 
-static void check_values(const kernel_set *set, size_t e8, size_t n_q, size_t n_keys, style s) {
+/* Every row sees up to n_keys keys, some of them fewer, the last of all the most. */
+static void check_values(const kernel_set *set, size_t e8, size_t n_q, size_t most, style s) {
     const float *p = random_floats(n_q * KV_BLOCK, s);
     const uint16_t *v = random_halves(KV_BLOCK * e8, s);
     float *want = untouched_floats(n_q * e8), *got = untouched_floats(n_q * e8);
+    size_t *n_keys = guarded_alloc(n_q * sizeof *n_keys);
+    for (size_t i = 0; i < n_q; i++) n_keys[i] = i + 1 == n_q ? most : most - random_u32() % size_min(most, 4);
     kernels_portable.attend_values(p, n_q, v, n_keys, e8, want);
     set->attend_values(p, n_q, v, n_keys, e8, got);
     CHECK(same_floats(got, want, n_q * e8));
@@ -561,7 +565,7 @@ static void test_attention_on_every_set_equals_portable(void) {
     const size_t n_sets = usable_sets(sets);
     for (size_t set = 0; set < n_sets; set++)
         for (size_t h = 0; h < PN_ARRAY_LEN(HEAD_SIZES); h++)
-            for (size_t n_q = 1; n_q <= 7; n_q++)
+            for (size_t n_q = 1; n_q <= 24; n_q += n_q < 7 ? 1 : n_q < 12 ? 5 : 6)
                 for (size_t i = 0; i < PN_ARRAY_LEN(KEY_COUNTS); i++) {
                     const style s = i % 2 ? ORDINARY : (style)((h + n_q + i / 2) % STYLES);
                     check_scores(&sets[set], HEAD_SIZES[h], n_q, KEY_COUNTS[i], s);
@@ -575,7 +579,7 @@ static void test_portable_attention_is_the_naive_one(void) {
     const uint16_t *k = random_halves(E * KV_BLOCK, ORDINARY), *v = random_halves(KV_BLOCK * E8, ORDINARY);
     float *s = untouched_floats(Q * KV_BLOCK), *out = untouched_floats(Q * E8);
     kernels_portable.attend_scores(q, Q, k, N, E, 0.25f, s);
-    kernels_portable.attend_values(p, Q, v, N, E8, out);
+    kernels_portable.attend_values(p, Q, v, (const size_t[]){ N, 1, N }, E8, out);
     for (size_t i = 0; i < Q; i++) {
         for (size_t j = 0; j < N; j++) {
             double dot = 0;
@@ -584,11 +588,28 @@ static void test_portable_attention_is_the_naive_one(void) {
         }
         for (size_t e = 0; e < E8; e++) {
             double sum = 0;
-            for (size_t j = 0; j < N; j++) sum += (double)p[i * KV_BLOCK + j] * half_value(v[j * E8 + e]);
+            for (size_t j = 0; j < (i == 1 ? 1 : N); j++)
+                sum += (double)p[i * KV_BLOCK + j] * half_value(v[j * E8 + e]);
             CHECK(fabs((double)out[i * E8 + e] - sum) < 1e-4);
         }
     }
     guarded_free_all();
+}
+
+static void test_attend_combine_on_every_set_equals_portable(void) {
+    kernel_set sets[8];
+    const size_t n_sets = usable_sets(sets);
+    for (size_t e8 = 8; e8 <= 264; e8 += 32)
+        for (int s = 0; s < STYLES; s++)
+            for (size_t i = 0; i < n_sets; i++) {
+                float *want = random_floats(e8, (style)s), *got = guarded_alloc(e8 * sizeof *got);
+                const float *values = random_floats(e8, (style)s), old = random_float((style)s);
+                memcpy(got, want, e8 * sizeof *got);
+                kernels_portable.attend_combine(want, values, e8, old, 0.75f);
+                sets[i].attend_combine(got, values, e8, old, 0.75f);
+                CHECK(same_floats(got, want, e8));
+                guarded_free_all();
+            }
 }
 
 static void check_softmax(const kernel_set *set, size_t n, style of) {
@@ -643,7 +664,7 @@ static void test_pick_of_every_available_name_gives_a_whole_set(void) {
     for (size_t i = 0; i < n_sets; i++) {
         for (int kind = 0; kind < PACK_KINDS; kind++) CHECK(sets[i].matmul[kind] != NULL);
         CHECK(sets[i].quantize && sets[i].rms_norm && sets[i].swiglu);
-        CHECK(sets[i].attend_scores && sets[i].softmax_block && sets[i].attend_values);
+        CHECK(sets[i].attend_scores && sets[i].softmax_block && sets[i].attend_values && sets[i].attend_combine);
     }
 }
 
@@ -681,6 +702,7 @@ int main(void) {
     RUN(test_portable_swiglu_is_the_naive_one);
     RUN(test_attention_on_every_set_equals_portable);
     RUN(test_portable_attention_is_the_naive_one);
+    RUN(test_attend_combine_on_every_set_equals_portable);
     RUN(test_softmax_block_on_every_set_equals_portable);
     RUN(test_portable_softmax_block_is_the_naive_one);
     RUN(test_pick_of_every_available_name_gives_a_whole_set);

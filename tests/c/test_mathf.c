@@ -2,6 +2,7 @@
 #include "mathf.h"
 
 #include "check.h"
+#include "common.h"
 
 #include <math.h>
 
@@ -108,6 +109,58 @@ static void test_sincos_f64_near_multiples_of_a_right_angle_is_within_1e_14(void
     CHECK(worst < 1e-14);
 }
 
+/* ---- fma_f32 ------------------------------------------------------------------------------------------------- */
+
+static uint64_t random_state = 88172645463325252u;
+
+static uint64_t random_u64(void) { /* xorshift64 (Marsaglia) */
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return random_state;
+}
+
+static bool fma_is_libms(float a, float b, float c) {
+    const float got = fma_f32(a, b, c), want = fmaf(a, b, c);
+    return f32_bits(got) == f32_bits(want) || (isnan(got) && isnan(want));
+}
+
+static void test_fma_f32_of_any_bits_is_libms(void) {
+    size_t wrong = 0;
+    for (int i = 0; i < 3000000; i++) {
+        const uint64_t ab = random_u64(), c = random_u64();
+        wrong +=
+            !fma_is_libms(f32_from_bits((uint32_t)ab), f32_from_bits((uint32_t)(ab >> 32)), f32_from_bits((uint32_t)c));
+    }
+    CHECK(wrong == 0);
+}
+
+/* The addend near the product, half way between two floats of it, or far below: where two roundings differ from one. */
+static void test_fma_f32_near_ties_and_cancellation_is_libms(void) {
+    size_t wrong = 0;
+    for (int i = 0; i < 3000000; i++) {
+        const uint64_t r = random_u64();
+        const float a = f32_from_bits(0x3f800000u | (uint32_t)(r & 0x7ffffe)),
+                    b = f32_from_bits(0x3f800001u + (uint32_t)(r >> 40 & 0xfff));
+        const float tiny = f32_from_bits((uint32_t)(1 + (r >> 52 & 0x3f)) << 23 | (uint32_t)(r >> 20 & 1) << 31);
+        wrong += !fma_is_libms(a, b, -(a * b));
+        wrong += !fma_is_libms(a, b, tiny);
+        wrong += !fma_is_libms(a, -b, ldexpf(b, (int)(r >> 58) - 32));
+        wrong += !fma_is_libms(a * 0x1p-70f, b * 0x1p-70f, tiny); /* results among the subnormals */
+        wrong += !fma_is_libms(ldexpf(a, 12), ldexpf(b, -12), ldexpf(1.0f, (int)(r >> 58) - 40));
+    }
+    CHECK(wrong == 0);
+}
+
+static void test_fma_f32_of_zeros_and_infinities_is_libms(void) {
+    static const float values[] = {
+        0.0f, -0.0f, 1.0f, -1.0f, INFINITY, -INFINITY, NAN, 0x1p-149f, -0x1p-149f, 3.4e38f
+    };
+    for (size_t a = 0; a < PN_ARRAY_LEN(values); a++)
+        for (size_t b = 0; b < PN_ARRAY_LEN(values); b++)
+            for (size_t c = 0; c < PN_ARRAY_LEN(values); c++) CHECK(fma_is_libms(values[a], values[b], values[c]));
+}
+
 int main(void) {
     RUN(test_exp_f32_over_its_whole_range_is_within_2e_7);
     RUN(test_exp_f32_near_zero_is_near_one);
@@ -119,5 +172,8 @@ int main(void) {
     RUN(test_sincos_f64_of_the_angles_of_long_contexts_is_within_1e_14);
     RUN(test_sincos_f64_of_the_largest_angles_is_within_1e_8);
     RUN(test_sincos_f64_near_multiples_of_a_right_angle_is_within_1e_14);
+    RUN(test_fma_f32_of_any_bits_is_libms);
+    RUN(test_fma_f32_near_ties_and_cancellation_is_libms);
+    RUN(test_fma_f32_of_zeros_and_infinities_is_libms);
     return check_report();
 }

@@ -1,0 +1,318 @@
+/* avx512.c - the kernels for x86-64 with AVX-512 and VNNI.                                              (rank 4)
+ *
+ * Every function carries its target attribute; the build's flags allow the baseline alone, so nothing outside this file
+ * can use a wide instruction. The order of operations is that of kernels.h. What is not here is avx2.c's.
+ *
+ * Two groups of eight rows make one vector of sixteen. vpdpbusd wants an unsigned and a signed side: weights are taken as
+ * weight + 128 (one xor per vector, shared by all tokens of a tile), and the sums start from bias8.
+ *
+ * What bounds the 8-bit tile (Golden Cove: the 512-bit multiplies go to ports 0 and 5): per 512 multiply-adds and token
+ * eight vpdpbusd and three instructions for the scales, and per tile of twelve tokens two more per vector of weights:
+ * twelve tokens take about 149 instructions on two ports, so 6144 multiply-adds in 75 cycles at best. */
+#include "kernels/kernels.h"
+
+#if defined(__x86_64__)
+
+#include "cpu.h"
+#include "mathf.h"
+
+#include <immintrin.h>
+#include <math.h>
+
+/* The body functions take the tile width as a constant and must vanish into their callers. */
+#define INLINE_AVX512 PN_AVX512 static inline __attribute__((always_inline))
+
+/* 32 bytes of each of two groups. */
+INLINE_AVX512 __m512i pair_avx512(const uint8_t *low, const uint8_t *high) {
+    const __m512i one = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)(const void *)low));
+    return _mm512_inserti64x4(one, _mm256_loadu_si256((const __m256i *)(const void *)high), 1);
+}
+/* 8 halves of each of two groups. */
+INLINE_AVX512 __m512 pair_f16_avx512(const uint8_t *low, const uint8_t *high) {
+    const __m256i one = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)low));
+    return _mm512_cvtph_ps(_mm256_inserti128_si256(one, _mm_loadu_si128((const __m128i *)(const void *)high), 1));
+}
+/* Four activation bytes in every 32-bit lane: each row meets the same quad. */
+INLINE_AVX512 __m512i quad_avx512(const int8_t *p) {
+    int32_t v;
+    memcpy(&v, p, sizeof v);
+    return _mm512_set1_epi32(v);
+}
+INLINE_AVX512 __m512 load16_f16_avx512(const uint16_t *p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+
+/* Where the tile of one or two groups is written: without a second group its lanes are left out. */
+typedef struct target {
+    float *out; /* of the tile's first token and row */
+    size_t ld_out;
+    bool both;
+} target;
+
+INLINE_AVX512 void store_avx512(const target *to, int token, __m512 v) {
+    float *at = to->out + (size_t)token * to->ld_out;
+    if (to->both)
+        _mm512_storeu_ps(at, v);
+    else
+        _mm256_storeu_ps(at, _mm512_castps512_ps256(v));
+}
+
+/* ---- 8-bit weights ---------------------------------------------------------------------------------------- */
+
+enum { PREFETCH_BYTES = 1024 };
+
+/* Two groups times `nt` tokens from token t. One token alone is bound by memory: it fetches ahead. */
+INLINE_AVX512 void q8_tile_avx512(const uint8_t *w0, const uint8_t *w1, const activations *a, size_t t, const int nt,
+                                  const target *to) {
+    const size_t n_blocks = a->k / BLOCK_K;
+    const int8_t *q = a->q + t * a->k;
+    const float *d = a->d + t * n_blocks;
+    const int32_t *bias = a->bias8 + t * n_blocks;
+    const __m512i flip = _mm512_set1_epi8((char)0x80);
+    __m512 acc[12];
+    for (int i = 0; i < nt; i++) acc[i] = _mm512_setzero_ps();
+    for (size_t b = 0; b < n_blocks; b++, w0 += Q8_BLOCK_BYTES, w1 += Q8_BLOCK_BYTES, q += BLOCK_K) {
+        __m512i sums[12];
+        for (int i = 0; i < nt; i++) sums[i] = _mm512_set1_epi32(bias[(size_t)i * n_blocks + b]);
+        if (nt == 1)
+            for (int line = 0; line < Q8_BLOCK_BYTES; line += 64) {
+                _mm_prefetch((const char *)w0 + PREFETCH_BYTES + line, _MM_HINT_T0);
+                _mm_prefetch((const char *)w1 + PREFETCH_BYTES + line, _MM_HINT_T0);
+            }
+#pragma GCC unroll 8
+        for (int v = 0; v < 8; v++) {
+            const __m512i weights = _mm512_xor_si512(pair_avx512(w0 + 16 + v * 32, w1 + 16 + v * 32), flip);
+#pragma GCC unroll 12
+            for (int i = 0; i < nt; i++)
+                sums[i] = _mm512_dpbusd_epi32(sums[i], weights, quad_avx512(q + (size_t)i * a->k + v * 4));
+        }
+        const __m512 dw = pair_f16_avx512(w0, w1);
+#pragma GCC unroll 12
+        for (int i = 0; i < nt; i++) {
+            const __m512 scale = _mm512_mul_ps(dw, _mm512_set1_ps(d[(size_t)i * n_blocks + b]));
+            acc[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[i]), scale, acc[i]);
+        }
+    }
+    for (int i = 0; i < nt; i++) store_avx512(to, i, acc[i]);
+}
+
+/* ---- 4-bit weights ---------------------------------------------------------------------------------------- */
+
+/* `offset` constant: Q4M (scale and offset per row) or Q4 (nibbles count from -8). */
+INLINE_AVX512 void q4_tile_avx512(const uint8_t *w0, const uint8_t *w1, const activations *a, size_t t, const int nt,
+                                  const bool offset, const target *to) {
+    const size_t n_blocks = a->k / BLOCK_K, block_bytes = offset ? Q4M_BLOCK_BYTES : Q4_BLOCK_BYTES;
+    const int8_t *q = a->q + t * a->k;
+    const __m512i low = _mm512_set1_epi8(15);
+    __m512 acc[12];
+    for (int i = 0; i < nt; i++) acc[i] = _mm512_setzero_ps();
+    for (size_t b = 0; b < n_blocks; b++, w0 += block_bytes, w1 += block_bytes, q += BLOCK_K) {
+        __m512i sums[12];
+        for (int i = 0; i < nt; i++)
+            sums[i] = offset ? _mm512_setzero_si512() : _mm512_set1_epi32(a->bias4[(t + (size_t)i) * n_blocks + b]);
+        if (nt == 1)
+            for (size_t line = 0; line < block_bytes; line += 64) {
+                _mm_prefetch((const char *)w0 + PREFETCH_BYTES + line, _MM_HINT_T0);
+                _mm_prefetch((const char *)w1 + PREFETCH_BYTES + line, _MM_HINT_T0);
+            }
+#pragma GCC unroll 4
+        for (int v = 0; v < 4; v++) {
+            const size_t at = (offset ? 32 : 16) + (size_t)v * 32;
+            const __m512i both = pair_avx512(w0 + at, w1 + at);
+            const __m512i lo = _mm512_and_si512(both, low);
+            const __m512i hi = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
+#pragma GCC unroll 12
+            for (int i = 0; i < nt; i++) {
+                const int8_t *quads = q + (size_t)i * a->k + v * 4;
+                sums[i] = _mm512_dpbusd_epi32(sums[i], lo, quad_avx512(quads));
+                sums[i] = _mm512_dpbusd_epi32(sums[i], hi, quad_avx512(quads + 16));
+            }
+        }
+        const __m512 dw = pair_f16_avx512(w0, w1);
+        const __m512 mw = offset ? pair_f16_avx512(w0 + 16, w1 + 16) : dw;
+#pragma GCC unroll 12
+        for (int i = 0; i < nt; i++) {
+            const size_t at = (t + (size_t)i) * n_blocks + b;
+            const __m512 scale = _mm512_mul_ps(dw, _mm512_set1_ps(a->d[at]));
+            acc[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[i]), scale, acc[i]);
+            if (offset) acc[i] = _mm512_fmadd_ps(mw, _mm512_set1_ps(a->ds[at]), acc[i]);
+        }
+    }
+    for (int i = 0; i < nt; i++) store_avx512(to, i, acc[i]);
+}
+
+/* ---- float weights ---------------------------------------------------------------------------------------- */
+
+/* Element k of the rows of two groups. */
+INLINE_AVX512 __m512 pair_float_avx512(const uint8_t *w0, const uint8_t *w1, size_t k, const pack_kind kind) {
+    if (kind == PACK_F32) return _mm512_castsi512_ps(pair_avx512(w0 + k * 32, w1 + k * 32));
+    if (kind == PACK_F16) return pair_f16_avx512(w0 + k * 16, w1 + k * 16);
+    const __m256i low = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)(w0 + k * 16)));
+    const __m256i halves =
+        _mm256_inserti128_si256(low, _mm_loadu_si128((const __m128i *)(const void *)(w1 + k * 16)), 1);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+
+INLINE_AVX512 void float_tile_avx512(const uint8_t *w0, const uint8_t *w1, const activations *a, size_t t, const int nt,
+                                     const pack_kind kind, const target *to) {
+    const float *x = a->x + t * a->ld_x;
+    __m512 acc[12];
+    for (int i = 0; i < nt; i++) acc[i] = _mm512_setzero_ps();
+    for (size_t k = 0; k < a->k; k++) {
+        const __m512 weights = pair_float_avx512(w0, w1, k, kind);
+#pragma GCC unroll 12
+        for (int i = 0; i < nt; i++)
+            acc[i] = _mm512_fmadd_ps(weights, _mm512_set1_ps(x[(size_t)i * a->ld_x + k]), acc[i]);
+    }
+    for (int i = 0; i < nt; i++) store_avx512(to, i, acc[i]);
+}
+
+/* ---- products --------------------------------------------------------------------------------------------- */
+
+/* All pairs of groups for `nt` tokens; TILE is one of the bodies above with its constants. */
+#define PAIRS_AVX512(nt, TILE)                                                                                         \
+    for (; t + (nt) <= end; t += (nt))                                                                                 \
+        for (size_t g = 0; g < n_groups; g += 2) {                                                                     \
+            const bool both = g + 1 < n_groups;                                                                        \
+            const uint8_t *w0 = w + g * group_bytes, *w1 = both ? w0 + group_bytes : w0;                               \
+            const target to = { out + t * ld_out + g * GROUP_ROWS, ld_out, both };                                     \
+            TILE(w0, w1, nt);                                                                                          \
+        }
+
+/* Tokens in tiles of twelve, the rest in tiles of 8, 4, 2 and 1. */
+#define MATMUL_AVX512(name, kind, TILE)                                                                                \
+    PN_AVX512 static void name(const uint8_t *w, size_t n_groups, const activations *a, size_t t0, size_t n_t,         \
+                               float *out, size_t ld_out) {                                                            \
+        const size_t end = t0 + n_t;                                                                                   \
+        size_t group_bytes = 0, t = t0;                                                                                \
+        pack_group_bytes(kind, a->k, &group_bytes);                                                                    \
+        PAIRS_AVX512(12, TILE)                                                                                         \
+        PAIRS_AVX512(8, TILE)                                                                                          \
+        PAIRS_AVX512(4, TILE)                                                                                          \
+        PAIRS_AVX512(2, TILE)                                                                                          \
+        PAIRS_AVX512(1, TILE)                                                                                          \
+    }
+
+#define Q8_TILE(w0, w1, nt)   q8_tile_avx512(w0, w1, a, t, nt, &to)
+#define Q4_TILE(w0, w1, nt)   q4_tile_avx512(w0, w1, a, t, nt, false, &to)
+#define Q4M_TILE(w0, w1, nt)  q4_tile_avx512(w0, w1, a, t, nt, true, &to)
+#define F32_TILE(w0, w1, nt)  float_tile_avx512(w0, w1, a, t, nt, PACK_F32, &to)
+#define F16_TILE(w0, w1, nt)  float_tile_avx512(w0, w1, a, t, nt, PACK_F16, &to)
+#define BF16_TILE(w0, w1, nt) float_tile_avx512(w0, w1, a, t, nt, PACK_BF16, &to)
+
+MATMUL_AVX512(matmul_q8_avx512, PACK_Q8, Q8_TILE)
+MATMUL_AVX512(matmul_q4_avx512, PACK_Q4, Q4_TILE)
+MATMUL_AVX512(matmul_q4m_avx512, PACK_Q4M, Q4M_TILE)
+MATMUL_AVX512(matmul_f32_avx512, PACK_F32, F32_TILE)
+MATMUL_AVX512(matmul_f16_avx512, PACK_F16, F16_TILE)
+MATMUL_AVX512(matmul_bf16_avx512, PACK_BF16, BF16_TILE)
+
+/* ---- attention -------------------------------------------------------------------------------------------- */
+
+/* `nv` vectors of 16 keys times `nq` queries. */
+INLINE_AVX512 void scores_tile_avx512(const float *q, const int nq, const uint16_t *k, const int nv, size_t head_size,
+                                      float scale, float *s) {
+    __m512 acc[12][4];
+    for (int i = 0; i < nq; i++)
+        for (int v = 0; v < nv; v++) acc[i][v] = _mm512_setzero_ps();
+    for (size_t e = 0; e < head_size; e++) {
+        __m512 keys[4];
+        for (int v = 0; v < nv; v++) keys[v] = load16_f16_avx512(k + e * KV_BLOCK + 16 * v);
+#pragma GCC unroll 12
+        for (int i = 0; i < nq; i++) {
+            const __m512 qe = _mm512_set1_ps(q[(size_t)i * head_size + e]);
+            for (int v = 0; v < nv; v++) acc[i][v] = _mm512_fmadd_ps(qe, keys[v], acc[i][v]);
+        }
+    }
+    for (int i = 0; i < nq; i++)
+        for (int v = 0; v < nv; v++)
+            _mm512_storeu_ps(s + i * KV_BLOCK + 16 * v, _mm512_mul_ps(acc[i][v], _mm512_set1_ps(scale)));
+}
+
+/* `nq` queries over n keys (a multiple of 16): `nv` vectors at a time, then one. */
+INLINE_AVX512 void scores_rows_avx512(const float *q, const int nq, const uint16_t *k, size_t n, const int nv,
+                                      size_t head_size, float scale, float *s) {
+    size_t j = 0;
+    for (; j + 16 * (size_t)nv <= n; j += 16 * (size_t)nv)
+        scores_tile_avx512(q, nq, k + j, nv, head_size, scale, s + j);
+    for (; j < n; j += 16) scores_tile_avx512(q, nq, k + j, 1, head_size, scale, s + j);
+}
+
+PN_AVX512 static void attend_scores_avx512(const float *q, size_t n_q, const uint16_t *k, size_t n_keys,
+                                           size_t head_size, float scale, float *s) {
+    const size_t n = (n_keys + 15) / 16 * 16;
+    size_t i = 0;
+    for (; i + 12 <= n_q; i += 12)
+        scores_rows_avx512(q + i * head_size, 12, k, n, 2, head_size, scale, s + i * KV_BLOCK);
+    for (; i + 6 <= n_q; i += 6) scores_rows_avx512(q + i * head_size, 6, k, n, 4, head_size, scale, s + i * KV_BLOCK);
+    for (; i + 3 <= n_q; i += 3) scores_rows_avx512(q + i * head_size, 3, k, n, 4, head_size, scale, s + i * KV_BLOCK);
+    for (; i < n_q; i++) scores_rows_avx512(q + i * head_size, 1, k, n, 4, head_size, scale, s + i * KV_BLOCK);
+}
+
+/* `ne` vectors of the head times `nq` queries over keys [0, common), then over each query's own rest. */
+INLINE_AVX512 void values_tile_avx512(const float *p, const int nq, const uint16_t *v, size_t common,
+                                      const size_t *n_keys, size_t e8, const int ne, float *out) {
+    __m512 acc[12][4];
+    for (int i = 0; i < nq; i++)
+        for (int e = 0; e < ne; e++) acc[i][e] = _mm512_setzero_ps();
+    for (size_t j = 0; j < common; j++) {
+        __m512 values[4];
+        for (int e = 0; e < ne; e++) values[e] = load16_f16_avx512(v + j * e8 + 16 * (size_t)e);
+#pragma GCC unroll 12
+        for (int i = 0; i < nq; i++) {
+            const __m512 pj = _mm512_set1_ps(p[(size_t)i * KV_BLOCK + j]);
+            for (int e = 0; e < ne; e++) acc[i][e] = _mm512_fmadd_ps(pj, values[e], acc[i][e]);
+        }
+    }
+#pragma GCC unroll 12
+    for (int i = 0; i < nq; i++) {
+        for (size_t j = common; j < n_keys[i]; j++) {
+            const __m512 pj = _mm512_set1_ps(p[(size_t)i * KV_BLOCK + j]);
+            for (int e = 0; e < ne; e++)
+                acc[i][e] = _mm512_fmadd_ps(pj, load16_f16_avx512(v + j * e8 + 16 * (size_t)e), acc[i][e]);
+        }
+        for (int e = 0; e < ne; e++) _mm512_storeu_ps(out + (size_t)i * e8 + 16 * (size_t)e, acc[i][e]);
+    }
+}
+
+/* `nq` queries; e8 is a multiple of 16. `ne` vectors of the head at a time, then one. */
+INLINE_AVX512 void values_rows_avx512(const float *p, const int nq, const uint16_t *v, const size_t *n_keys, size_t e8,
+                                      const int ne, float *out) {
+    size_t common = n_keys[0], e = 0;
+    for (int i = 1; i < nq; i++) common = size_min(common, n_keys[i]);
+    for (; e + 16 * (size_t)ne <= e8; e += 16 * (size_t)ne)
+        values_tile_avx512(p, nq, v + e, common, n_keys, e8, ne, out + e);
+    for (; e < e8; e += 16) values_tile_avx512(p, nq, v + e, common, n_keys, e8, 1, out + e);
+}
+
+PN_AVX512 static void attend_values_avx512(const float *p, size_t n_q, const uint16_t *v, const size_t *n_keys,
+                                           size_t e8, float *out) {
+    size_t i = 0;
+    if (e8 % 16) { /* a head of odd size */
+        kernels_avx2.attend_values(p, n_q, v, n_keys, e8, out);
+        return;
+    }
+    for (; i + 12 <= n_q; i += 12) values_rows_avx512(p + i * KV_BLOCK, 12, v, n_keys + i, e8, 2, out + i * e8);
+    for (; i + 6 <= n_q; i += 6) values_rows_avx512(p + i * KV_BLOCK, 6, v, n_keys + i, e8, 4, out + i * e8);
+    for (; i + 3 <= n_q; i += 3) values_rows_avx512(p + i * KV_BLOCK, 3, v, n_keys + i, e8, 4, out + i * e8);
+    for (; i < n_q; i++) values_rows_avx512(p + i * KV_BLOCK, 1, v, n_keys + i, e8, 4, out + i * e8);
+}
+
+const kernel_set kernels_avx512 = {
+    .isa = "avx512",
+    .base = &kernels_avx2,
+    .usable = cpu_has_avx512vnni,
+    .matmul =
+        {
+            [PACK_F32] = matmul_f32_avx512,
+            [PACK_F16] = matmul_f16_avx512,
+            [PACK_BF16] = matmul_bf16_avx512,
+            [PACK_Q8] = matmul_q8_avx512,
+            [PACK_Q4] = matmul_q4_avx512,
+            [PACK_Q4M] = matmul_q4m_avx512,
+        },
+    .attend_scores = attend_scores_avx512,
+    .attend_values = attend_values_avx512,
+};
+
+#endif
