@@ -557,6 +557,10 @@ void gguf_tensor_drop(const pn_gguf *gguf, uint64_t index) {
         map_drop(&gguf->map, (size_t)gguf->tensors[index].offset, (size_t)gguf->tensors[index].size);
 }
 
+void gguf_drop(const pn_gguf *gguf, const uint8_t *at, size_t size) {
+    if (gguf->bytes) map_drop(&gguf->map, (size_t)(at - gguf->bytes), size);
+}
+
 /* ---- the public functions ----------------------------------------------------------------------------------- */
 
 pn_gguf *pn_gguf_open(const char *path) {

@@ -32,6 +32,8 @@ const uint8_t *gguf_metadata_bytes(const pn_gguf *gguf, uint64_t index, size_t *
 const uint8_t *gguf_tensor_data(const pn_gguf *gguf, uint64_t index);
 /* Let the pages of one tensor go (after its bytes were packed). */
 void gguf_tensor_drop(const pn_gguf *gguf, uint64_t index);
+/* The same for a part of one: `size` bytes at `at`, which lie in its data. */
+void gguf_drop(const pn_gguf *gguf, const uint8_t *at, size_t size);
 
 /* ---- typed getters (gguf_get.c) ----------------------------------------------------------------------------- */
 

@@ -95,15 +95,17 @@ int map_open(const char *path, bool use_mmap, file_map *out) {
     return status;
 }
 
-void map_drop(const file_map *map, size_t offset, size_t size) {
-    if (!map->mapped || offset > map->size || size > map->size - offset) return;
+/* Advice on the whole pages within [at, at + size): a failure costs time or memory for a while and nothing else. */
+static void advise(uintptr_t at, size_t size, int advice) {
     const long page_or_error = sysconf(_SC_PAGESIZE);
     if (page_or_error <= 0) return;
-    const size_t page = (size_t)page_or_error;
-    const size_t end = (offset + size) / page * page;
-    const size_t begin = offset + (page - offset % page) % page;
-    /* Advice only: a failure costs memory for a while and nothing else. The mapping itself starts on a page. */
-    if (begin < end) (void)madvise((void *)(uintptr_t)(map->bytes + begin), end - begin, MADV_DONTNEED);
+    const size_t page = (size_t)page_or_error, skip = (page - at % page) % page;
+    if (size > skip && size - skip >= page) (void)madvise((void *)(at + skip), (size - skip) / page * page, advice);
+}
+
+void map_drop(const file_map *map, size_t offset, size_t size) {
+    if (!map->mapped || offset > map->size || size > map->size - offset) return;
+    advise((uintptr_t)map->bytes + offset, size, MADV_DONTNEED);
 }
 
 void map_close(file_map *map) {
@@ -112,4 +114,25 @@ void map_close(file_map *map) {
     else
         free((void *)(uintptr_t)map->bytes);
     memset(map, 0, sizeof *map);
+}
+
+/* Since Linux 5.14, but the headers may be older than the system; one that does not know it says so. */
+#if defined(__linux__) && !defined(MADV_POPULATE_WRITE)
+#define MADV_POPULATE_WRITE 23
+#endif
+
+void memory_populate(void *at, size_t size) {
+#ifdef MADV_POPULATE_WRITE
+    advise((uintptr_t)at, size, MADV_POPULATE_WRITE);
+#else
+    (void)at, (void)size;
+#endif
+}
+
+void memory_join_pages(void *at, size_t size) {
+#ifdef MADV_HUGEPAGE
+    advise((uintptr_t)at, size, MADV_HUGEPAGE);
+#else
+    (void)at, (void)size;
+#endif
 }

@@ -18,4 +18,10 @@ int map_open(const char *path, bool use_mmap, file_map *out);
 void map_drop(const file_map *map, size_t offset, size_t size);
 void map_close(file_map *map); /* idempotent */
 
+/* Advice on memory of the caller's own, which changes no byte of it: */
+/* [at, at + size) will be written now: make its pages in one go instead of one fault for each. */
+void memory_populate(void *at, size_t size);
+/* It will be read again and again: join its pages to huge ones when there is time. */
+void memory_join_pages(void *at, size_t size);
+
 #endif

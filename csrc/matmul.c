@@ -7,7 +7,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #ifdef PN_USE_BLAS
 #include <cblas.h>
@@ -15,7 +14,7 @@
 
 /* What one chunk of work reads of the weights: small enough for several chunks per thread and to stay in L1/L2 while
  * the tokens pass over it, large enough that handing it out costs nothing. */
-enum { CHUNK_BYTES = 48 * 1024, PACK_GROUPS = 64, HUGE_PAGE = 2 * 1024 * 1024 };
+enum { CHUNK_BYTES = 48 * 1024 };
 
 typedef struct pack_format {
     int dtype;
@@ -39,130 +38,147 @@ bool matrix_supports(int dtype) {
 
 /* ---- packing ---------------------------------------------------------------------------------------------- */
 
-/* A block of 32 weights in the file: scales first (2 bytes, Q4_1 4), then quants. */
-static void pack_block_scales(uint8_t *dst, const uint8_t *const rows[GROUP_ROWS], size_t src_at) {
-    for (int r = 0; r < GROUP_ROWS; r++) {
-        if (rows[r])
-            memcpy(dst + 2 * r, rows[r] + src_at, 2);
-        else
-            memset(dst + 2 * r, 0, 2);
+/* How the file stores the elements of a kind. */
+static const dtype_info *file_type(pack_kind kind) {
+    size_t i = 0;
+    while (PACK_FORMATS[i].kind != kind) i++; /* every kind has a format */
+    return dtype_find(PACK_FORMATS[i].dtype);
+}
+
+size_t matrix_row_bytes(const matrix *m) {
+    const dtype_info *type = file_type(m->kind);
+    return m->cols / type->block_len * type->block_bytes;
+}
+
+/* Words of 4 bytes travel as they are, four at a time where the compiler can be told so. */
+typedef uint32_t words4 __attribute__((vector_size(16)));
+
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define HAVE_SHUFFLE
+#endif
+#endif
+
+/* dst[v][r] = src[r][v] for four rows and four words: both have strides in bytes. */
+static inline void transpose_words(uint8_t *dst, size_t dst_stride, const words4 src[4]) {
+#ifdef HAVE_SHUFFLE
+    const words4 low01 = __builtin_shufflevector(src[0], src[1], 0, 4, 1, 5);
+    const words4 low23 = __builtin_shufflevector(src[2], src[3], 0, 4, 1, 5);
+    const words4 high01 = __builtin_shufflevector(src[0], src[1], 2, 6, 3, 7);
+    const words4 high23 = __builtin_shufflevector(src[2], src[3], 2, 6, 3, 7);
+    const words4 out[4] = { __builtin_shufflevector(low01, low23, 0, 1, 4, 5),
+                            __builtin_shufflevector(low01, low23, 2, 3, 6, 7),
+                            __builtin_shufflevector(high01, high23, 0, 1, 4, 5),
+                            __builtin_shufflevector(high01, high23, 2, 3, 6, 7) };
+    for (size_t v = 0; v < 4; v++) memcpy(dst + v * dst_stride, &out[v], sizeof out[v]);
+#else
+    for (size_t v = 0; v < 4; v++)
+        for (size_t r = 0; r < 4; r++) memcpy(dst + v * dst_stride + 4 * r, (const uint8_t *)&src[r] + 4 * v, 4);
+#endif
+}
+
+/* Where a group begins in the file, and how many rows it has there: GROUP_ROWS but for a matrix's last group. */
+typedef struct group_source {
+    const uint8_t *at;
+    size_t row_bytes;
+    size_t n_rows;
+} group_source;
+
+/* One half-precision number of each row, `at` bytes into the row: dst [8 rows]. */
+static inline void pack_halves(uint8_t *dst, const group_source *src, size_t at) {
+    for (size_t r = 0; r < src->n_rows; r++) memcpy(dst + 2 * r, src->at + r * src->row_bytes + at, 2);
+    for (size_t r = src->n_rows; r < GROUP_ROWS; r++) memset(dst + 2 * r, 0, 2);
+}
+
+/* 16 bytes of each row, `at` bytes into the row: dst [4 quads][8 rows][4]. */
+static inline void pack_quads(uint8_t *dst, const group_source *src, size_t at) {
+    for (size_t half = 0; half < GROUP_ROWS; half += 4) {
+        words4 rows[4] = { 0 };
+        for (size_t r = half; r < size_min(half + 4, src->n_rows); r++)
+            memcpy(&rows[r - half], src->at + r * src->row_bytes + at, sizeof *rows);
+        transpose_words(dst + 4 * half, 4 * GROUP_ROWS, rows);
     }
 }
 
-/* Quads of `n_quads` vectors: dst [n_quads][8 rows][4]. */
-static void pack_block_quads(uint8_t *dst, const uint8_t *const rows[GROUP_ROWS], size_t src_at, int n_quads) {
-    for (int r = 0; r < GROUP_ROWS; r++)
-        for (int v = 0; v < n_quads; v++) {
-            uint8_t *quad = dst + (v * GROUP_ROWS + r) * 4;
-            if (rows[r])
-                memcpy(quad, rows[r] + src_at + (size_t)v * 4, 4);
-            else
-                memset(quad, 0, 4);
-        }
+static inline void pack_q8(uint8_t *dst, const group_source *src, size_t n_blocks) {
+    for (size_t b = 0; b < n_blocks; b++, dst += Q8_BLOCK_BYTES) {
+        pack_halves(dst, src, b * 34);
+        pack_quads(dst + 16, src, b * 34 + 2);
+        pack_quads(dst + 16 + 4 * 32, src, b * 34 + 18);
+    }
 }
 
-static void pack_group_float(uint8_t *dst, const uint8_t *const rows[GROUP_ROWS], size_t k, size_t size) {
-    for (size_t i = 0; i < k; i++)
-        for (size_t r = 0; r < GROUP_ROWS; r++, dst += size) {
-            if (rows[r])
-                memcpy(dst, rows[r] + i * size, size);
-            else
-                memset(dst, 0, size);
-        }
+/* The file's byte j holds elements j (low) and j + 16 (high): quads v and v + 4, as kernels.h wants them. A block is
+ * its scales (2 bytes, Q4_1 4), then 16 bytes. */
+static inline void pack_q4(uint8_t *dst, const group_source *src, size_t n_blocks, size_t n_halves) {
+    const size_t block_bytes = 2 * n_halves + 16;
+    for (size_t b = 0; b < n_blocks; b++) {
+        for (size_t i = 0; i < n_halves; i++, dst += 2 * GROUP_ROWS) pack_halves(dst, src, b * block_bytes + 2 * i);
+        pack_quads(dst, src, b * block_bytes + 2 * n_halves);
+        dst += 4 * 32;
+    }
 }
 
-static void pack_group(pack_kind kind, uint8_t *dst, const uint8_t *const rows[GROUP_ROWS], size_t k) {
-    const size_t n_blocks = k / BLOCK_K;
+static inline void pack_floats(uint8_t *dst, const group_source *src, size_t k, size_t size) {
+    for (size_t i = 0; i < k; i++, dst += GROUP_ROWS * size) {
+        for (size_t r = 0; r < src->n_rows; r++) memcpy(dst + r * size, src->at + r * src->row_bytes + i * size, size);
+        memset(dst + src->n_rows * size, 0, (GROUP_ROWS - src->n_rows) * size);
+    }
+}
+
+static inline void pack_group(pack_kind kind, uint8_t *dst, const group_source *src, size_t k) {
     switch (kind) {
     case PACK_F32:
-        pack_group_float(dst, rows, k, 4);
+        pack_floats(dst, src, k, 4);
         break;
     case PACK_F16:
     case PACK_BF16:
-        pack_group_float(dst, rows, k, 2);
+        pack_floats(dst, src, k, 2);
         break;
     case PACK_Q8:
-        for (size_t b = 0; b < n_blocks; b++, dst += Q8_BLOCK_BYTES) {
-            pack_block_scales(dst, rows, b * 34);
-            pack_block_quads(dst + 16, rows, b * 34 + 2, 8);
-        }
+        pack_q8(dst, src, k / BLOCK_K);
         break;
     case PACK_Q4:
-        /* The file's byte j holds elements j (low) and j + 16 (high): quads v and v + 4, as kernels.h wants them. */
-        for (size_t b = 0; b < n_blocks; b++, dst += Q4_BLOCK_BYTES) {
-            pack_block_scales(dst, rows, b * 18);
-            pack_block_quads(dst + 16, rows, b * 18 + 2, 4);
-        }
+        pack_q4(dst, src, k / BLOCK_K, 1);
         break;
     case PACK_Q4M:
-        for (size_t b = 0; b < n_blocks; b++, dst += Q4M_BLOCK_BYTES) {
-            pack_block_scales(dst, rows, b * 20);
-            pack_block_scales(dst + 16, rows, b * 20 + 2);
-            pack_block_quads(dst + 32, rows, b * 20 + 4, 4);
-        }
+        pack_q4(dst, src, k / BLOCK_K, 2);
         break;
     case PACK_KINDS:
         break;
     }
 }
 
-typedef struct pack_work {
-    const uint8_t *src;
-    size_t row_bytes;
-    matrix *m;
-} pack_work;
-
-static void pack_chunk(void *context, size_t chunk) {
-    pack_work *work = context;
-    matrix *m = work->m;
-    const size_t end = size_min((chunk + 1) * PACK_GROUPS, m->n_groups);
-    for (size_t g = chunk * PACK_GROUPS; g < end; g++) {
-        const uint8_t *rows[GROUP_ROWS];
-        for (size_t r = 0; r < GROUP_ROWS; r++) {
-            const size_t row = g * GROUP_ROWS + r;
-            rows[r] = row < m->rows ? work->src + row * work->row_bytes : NULL;
-        }
-        pack_group(m->kind, m->data + g * m->group_bytes, rows, m->cols);
+void matrix_pack(const matrix *m, const uint8_t *src, size_t first, size_t n) {
+    const size_t row_bytes = matrix_row_bytes(m);
+    for (size_t g = first; g < first + n; g++) {
+        const size_t row = g * GROUP_ROWS, n_rows = size_min(GROUP_ROWS, m->rows - row);
+        uint8_t *const dst = m->data + g * m->group_bytes;
+        const uint8_t *const at = src + row * row_bytes;
+        /* The constant makes loops over rows disappear. */
+        if (n_rows == GROUP_ROWS)
+            pack_group(m->kind, dst, &(group_source){ at, row_bytes, GROUP_ROWS }, m->cols);
+        else
+            pack_group(m->kind, dst, &(group_source){ at, row_bytes, n_rows }, m->cols);
     }
 }
 
-/* Large blocks begin on a huge page and ask for them: decoding streams through all weights, page after page. The size
- * is not rounded up: a huge page that is only partly used would be resident as a whole. */
-static uint8_t *weights_alloc(size_t bytes) {
-    void *memory;
-    if (posix_memalign(&memory, bytes >= HUGE_PAGE ? HUGE_PAGE : 64, bytes)) return NULL;
-#ifdef MADV_HUGEPAGE
-    if (bytes >= HUGE_PAGE) madvise(memory, bytes, MADV_HUGEPAGE);
-#endif
-    return memory;
-}
-
-int matrix_pack(int dtype, size_t rows, size_t cols, const uint8_t *src, threads *pool, matrix *out) {
+int matrix_plan(int dtype, size_t rows, size_t cols, matrix *out) {
     memset(out, 0, sizeof *out);
     const pack_format *format = pack_format_find(dtype);
-    const dtype_info *type = dtype_find(dtype);
-    if (!format || !type) return pn_fail(PN_ERR_UNSUPPORTED, "matrix: element type %d cannot be multiplied", dtype);
+    if (!format) return pn_fail(PN_ERR_UNSUPPORTED, "matrix: element type %d cannot be multiplied", dtype);
     matrix m = {
         .kind = format->kind, .rows = rows, .cols = cols, .n_groups = rows / GROUP_ROWS + (rows % GROUP_ROWS != 0)
     };
     size_t bytes;
     if (!pack_group_bytes(m.kind, cols, &m.group_bytes) || !size_mul(m.group_bytes, m.n_groups, &bytes))
         return pn_fail(PN_ERR_CORRUPT, "matrix: %zu x %zu elements do not fit the address space", rows, cols);
-    m.data = weights_alloc(bytes);
-    if (!m.data) return pn_fail(PN_ERR_MEMORY, "matrix: no memory for %zu bytes of weights", bytes);
-    pack_work work = { .src = src, .row_bytes = cols / type->block_len * type->block_bytes, .m = &m };
-    threads_run(pool, pack_chunk, &work, (m.n_groups + PACK_GROUPS - 1) / PACK_GROUPS);
     *out = m;
     return PN_OK;
 }
 
 size_t matrix_bytes(const matrix *m) {
-    return m->data ? m->n_groups * m->group_bytes : 0;
-}
-
-void matrix_free(matrix *m) {
-    free(m->data);
-    memset(m, 0, sizeof *m);
+    return m->n_groups * m->group_bytes;
 }
 
 /* ---- reading back ------------------------------------------------------------------------------------------ */

@@ -1,12 +1,13 @@
 /* model.c - path in, packed and checked weights out.                                                    (rank 8)
  *
  * Everything that the file says is checked before the first weight is read: hyper-parameters (arch.c), then names,
- * shapes and types of all tensors, then the vocabulary. Weights are copied into their packed form, tensor by tensor, and
- * the file is closed: later changes of it cannot hurt. */
+ * shapes and types of all tensors, then the vocabulary. Weights are copied into their packed form (weights.c), and the
+ * file is closed: later changes of it cannot hurt. */
 #include "model.h"
 
 #include "mathf.h"
 #include "pantheon.h"
+#include "weights.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -111,28 +112,27 @@ typedef struct loader {
     pn_model *model;
     const binding *bound;
     const pn_load_params *params;
-    threads *pool;        /* entered, or NULL */
-    uint64_t done, total; /* bytes of the file */
+    threads *pool; /* entered, or NULL */
+    weight_list matrices;
+    uint64_t vector_bytes, total; /* of the file */
 } loader;
 
-static int load_progress(loader *l, uint64_t bytes) {
-    l->done += bytes;
-    if (l->params->progress && l->params->progress(l->params->progress_data, (double)l->done / (double)l->total))
+static int tell_progress(void *context, uint64_t matrix_bytes) {
+    const loader *l = context;
+    if (!l->params->progress) return PN_OK;
+    const double fraction = (double)(l->vector_bytes + matrix_bytes) / (double)l->total;
+    if (l->params->progress(l->params->progress_data, fraction))
         return pn_fail(PN_ERR_CANCELLED, "load: cancelled by the progress callback");
     return PN_OK;
 }
 
+/* Matrices are only listed here; they are packed together. */
 static int load_matrix(loader *l, uint32_t layer, tensor_slot slot, matrix *out) {
     const int64_t index = *binding_at(l->bound, layer, slot);
-    pn_tensor_info info;
     if (index < 0) return PN_OK; /* optional: stays empty */
-    const pn_gguf *gguf = l->bound->gguf;
-    PN_TRY(pn_gguf_tensor(gguf, (uint64_t)index, &info));
-    PN_TRY(matrix_pack(info.type, (size_t)info.dims[1], (size_t)info.dims[0], gguf_tensor_data(gguf, (uint64_t)index),
-                       l->pool, out));
-    gguf_tensor_drop(gguf, (uint64_t)index);
-    l->model->n_params += info.dims[0] * info.dims[1];
-    return load_progress(l, info.size);
+    PN_TRY(weight_list_add(&l->matrices, (uint64_t)index, out));
+    l->model->n_params += (uint64_t)out->rows * out->cols;
+    return PN_OK;
 }
 
 static int load_vector(loader *l, uint32_t layer, tensor_slot slot, float **out) {
@@ -144,7 +144,8 @@ static int load_vector(loader *l, uint32_t layer, tensor_slot slot, float **out)
     if (!*out) return pn_fail(PN_ERR_MEMORY, "load: no memory for %llu floats", (unsigned long long)info.dims[0]);
     PN_TRY(pn_gguf_read_rows(l->bound->gguf, (uint64_t)index, 0, 1, *out));
     l->model->n_params += info.dims[0];
-    return load_progress(l, info.size);
+    l->vector_bytes += info.size;
+    return PN_OK;
 }
 
 static int load_layer(loader *l, uint32_t i) {
@@ -192,11 +193,13 @@ static int load_weights(loader *l) {
     }
     model->layers = calloc(model->hp.n_layer, sizeof *model->layers);
     if (!model->layers) return pn_fail(PN_ERR_MEMORY, "load: no memory for %u layers", model->hp.n_layer);
+    PN_TRY(weight_list_init(&l->matrices, l->bound->gguf, (size_t)pn_gguf_n_tensors(l->bound->gguf)));
     PN_TRY(load_rope(l));
     PN_TRY(load_matrix(l, 0, SLOT_TOKEN_EMBD, &model->token_embd));
     for (uint32_t i = 0; i < model->hp.n_layer; i++) PN_TRY(load_layer(l, i));
     PN_TRY(load_vector(l, 0, SLOT_OUTPUT_NORM, &model->output_norm));
-    return load_matrix(l, 0, SLOT_OUTPUT, &model->output);
+    PN_TRY(load_matrix(l, 0, SLOT_OUTPUT, &model->output));
+    return weight_list_pack(&l->matrices, l->pool, tell_progress, l, &model->weights);
 }
 
 /* ---- the whole way ----------------------------------------------------------------------------------------- */
@@ -221,6 +224,7 @@ static int model_bind_and_load(pn_model *model, const pn_load_params *params) {
         const fp_env saved = fp_enter(); /* rotary frequencies are computed here, rows of floats converted */
         l.pool = threads_enter(model->pool) ? model->pool : NULL;
         status = load_weights(&l);
+        weight_list_free(&l.matrices);
         if (l.pool) threads_leave(l.pool);
         fp_leave(saved);
     }
@@ -289,17 +293,14 @@ pn_model *pn_load(const char *path) {
 static void layer_free(layer_weights *w) {
     free(w->attn_norm);
     free(w->ffn_norm);
-    matrix *const matrices[] = { &w->q, &w->k, &w->v, &w->out, &w->gate, &w->up, &w->down };
-    for (size_t i = 0; i < PN_ARRAY_LEN(matrices); i++) matrix_free(matrices[i]);
 }
 
 static void model_destroy(pn_model *model) {
     for (uint32_t i = 0; model->layers && i < model->hp.n_layer; i++) layer_free(&model->layers[i]);
     free(model->layers);
-    matrix_free(&model->token_embd);
-    matrix_free(&model->output);
     free(model->output_norm);
     free(model->rope_freqs);
+    free(model->weights);
     scratch_list_free(&model->scratch);
     threads_free(model->pool);
     pn_tokenizer_free(model->tokenizer);

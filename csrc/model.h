@@ -34,6 +34,7 @@ struct pn_model {
     float *output_norm;    /* [D] */
     double *rope_freqs;    /* [R/2] radians per position */
     layer_weights *layers; /* [L] */
+    uint8_t *weights;      /* the block in which the data of all matrices lies */
 
     scratch_list scratch; /* memory of evaluations, kept between them */
 };
