@@ -53,7 +53,7 @@ endif
 lint: .venv/.dev ## ruff, mypy --strict, clang-format, C warnings, direction of includes, sizes
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy pantheon
+	$(BIN)/mypy pantheon pantheon_main.py
 	$(BIN)/clang-format --dry-run --Werror $(C_SOURCES) $(C_HEADERS) $(wildcard tests/c/*.[ch] examples/*.[ch])
 	$(CC) $$($(BIN)/python build_ffi.py cflags) $(WARNINGS) -Werror -fsyntax-only -Icsrc $(C_SOURCES)
 	$(BIN)/python tools/check_layers.py

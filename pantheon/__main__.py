@@ -1,6 +1,6 @@
 """`python -m pantheon` is the command line."""
 
-from pantheon.cli import main
+from pantheon_main import main
 
 if __name__ == "__main__":
     main()

@@ -1,6 +1,6 @@
 """The only module that talks to C: statuses become exceptions, pointers become handles, bytes become values.
 
-Rank 1: imports errors, _gate. Nothing above it sees `ffi`. One function per C function, no policy.
+Rank 1: imports errors, _arrays, _gate. Nothing above it sees `ffi`. One function per C function, no policy.
 
 The one thing to know first: C calls back into Python at most every 50 ms (see `_Call`). Python runs pending signal
 handlers when that callback starts, so Ctrl-C raises KeyboardInterrupt *inside* it; the exception is kept, C is told
@@ -14,14 +14,17 @@ from __future__ import annotations
 import math
 import os
 import threading
+from array import array
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, NoReturn
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from pantheon import errors
+from pantheon._arrays import ID_CODE, check_rows, id_buffer
+from pantheon._arrays import Floats as Floats
+from pantheon._arrays import IdBuffer as IdBuffer
+from pantheon._arrays import Ids as Ids
+from pantheon._arrays import as_ids as as_ids
 from pantheon._gate import Hold, OneAtATime
 
 try:
@@ -32,8 +35,9 @@ except ImportError as error:  # a source tree that was not built, or one that sh
         "Build it (`make build`, or `pip install .`), or run outside of the source tree."
     ) from error
 
-Ids = npt.NDArray[np.uint32]
-Floats = npt.NDArray[np.float32]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
 Progress = Callable[[float], object]
 """Called with the fraction done, 0.0 to 1.0. What it raises stops the call and reaches the caller."""
 
@@ -202,29 +206,6 @@ def path_bytes(path: str | bytes | os.PathLike[str]) -> bytes:
     return name
 
 
-def as_ids(ids: Sequence[int] | npt.ArrayLike) -> Ids:
-    """A new contiguous array uint32[n] of token ids; ArgumentError names the first value that is not one.
-
-    Always a copy: C reads it while other threads run, and one of them may own what the caller gave.
-    """
-    if isinstance(ids, np.ndarray) and ids.dtype == np.uint32 and ids.ndim == 1:
-        return np.array(ids, np.uint32, order="C")
-    try:
-        values = np.array(ids)
-    except (ValueError, OverflowError, TypeError):
-        raise errors.ArgumentError("token ids must be a flat sequence of integers") from None
-    if values.ndim != 1:
-        raise errors.ArgumentError(f"token ids must be a flat sequence, got {values.ndim} dimensions")
-    if values.size == 0:
-        return np.empty(0, np.uint32)
-    if values.dtype.kind not in "iu":
-        raise errors.ArgumentError(f"token ids must be integers, got {values.dtype}")
-    bad = np.flatnonzero((values < 0) | (values > 0xFFFFFFFF))
-    if bad.size:
-        raise errors.ArgumentError(f"token id {values[bad[0]]} at index {bad[0]} is not in 0..4294967295")
-    return np.ascontiguousarray(values, np.uint32)
-
-
 def text_bytes(text: str | bytes) -> bytes:
     """UTF-8 of a str (bytes pass through); ArgumentError names the index of a lone surrogate."""
     if isinstance(text, bytes):
@@ -344,6 +325,8 @@ def gguf_value(gguf: GGUFHandle | _Borrowed, index: int) -> object:
 
 def _array_value(element: int, n: int, data: bytes) -> object:
     if element != lib.PN_VALUE_STRING:
+        import numpy as np
+
         return np.frombuffer(data, _NUMBER_TYPES[element], n)  # over bytes: read-only
     strings: list[str] = []
     at = 0
@@ -370,6 +353,8 @@ def gguf_tensors(gguf: GGUFHandle | _Borrowed) -> list[Tensor]:
 
 def gguf_rows(gguf: GGUFHandle | _Borrowed, tensor: int, row: int, n_rows: int) -> Floats:
     """Rows row .. row + n_rows - 1 of tensor `tensor` as float32[n_rows, its contiguous dimension]."""
+    import numpy as np
+
     info = ffi.new("pn_tensor_info *")
     with gguf as pointer:
         if not 0 <= tensor < int(lib.pn_gguf_n_tensors(pointer)):
@@ -448,15 +433,15 @@ def tokenizer_facts(tokenizer: AnyTokenizer) -> TokenizerFacts:
         )
 
 
-def tokenize(tokenizer: AnyTokenizer, text: bytes, flags: int) -> Ids:
+def tokenize(tokenizer: AnyTokenizer, text: bytes, flags: int) -> IdBuffer:
     """Ids of `text`, which may hold NUL and invalid UTF-8."""
-    ids = np.empty(len(text) + 1, np.uint32)  # the header promises that no text has more
+    ids = array(ID_CODE, bytes(4 * (len(text) + 1)))  # the header promises that no text has more
     with tokenizer as pointer:
         data = ffi.from_buffer("char[]", text)
         n = int(lib.pn_tokenize(pointer, data, len(text), flags, ffi.from_buffer("uint32_t[]", ids, True), len(ids)))
     if n < 0:
         raise _last_error(-n)
-    return ids[:n].copy()
+    return ids[:n]
 
 
 def token_piece(tokenizer: AnyTokenizer, token: int) -> bytes:
@@ -586,16 +571,16 @@ class StateHandle(_Handle):
 
 def state_eval(
     state: StateHandle,
-    ids: Sequence[int] | npt.ArrayLike,
+    ids: Sequence[int] | npt.ArrayLike | IdBuffer,
     progress: Progress | None,
     all_logits: Floats | None = None,
 ) -> None:
     """Append ids (at least one). all_logits, if given, is float32[len(ids), n_vocab] and receives every row."""
-    tokens = as_ids(ids)
+    tokens = id_buffer(ids)
     if len(tokens) == 0:
         raise errors.ArgumentError("eval needs at least one token id")
     if all_logits is not None:
-        _check_rows(all_logits, (len(tokens), model_facts(state.model).n_vocab))
+        check_rows(all_logits, (len(tokens), model_facts(state.model).n_vocab))
     call = _Call(progress)
     data = ffi.new_handle(call)
     with state.exclusive(), state.model as model, state as pointer:
@@ -606,14 +591,6 @@ def state_eval(
         piece.all_logits = rows
         status = lib.pn_eval(model, piece, 1, lib.pn_py_progress, data)
         call.check(status == 0)
-
-
-def _check_rows(rows: Floats, shape: tuple[int, int]) -> None:
-    """C writes into it without knowing its size."""
-    if not isinstance(rows, np.ndarray) or rows.dtype != np.float32 or rows.shape != shape:
-        raise errors.ArgumentError(f"the logits need an array float32[{shape[0]}, {shape[1]}]")
-    if not (rows.flags.c_contiguous and rows.flags.writeable and rows.flags.aligned):
-        raise errors.ArgumentError("the array for the logits must be contiguous, aligned and writable")
 
 
 def state_reset(state: StateHandle) -> None:
@@ -628,15 +605,13 @@ def state_rewind(state: StateHandle, n: int) -> None:
         _check(lib.pn_state_rewind(pointer, n))
 
 
-def state_tokens(state: StateHandle) -> Ids:
+def state_tokens(state: StateHandle) -> IdBuffer:
     """A copy of the ids that were evaluated."""
     count = ffi.new("size_t *")
     with state.exclusive(), state as pointer:
         tokens = lib.pn_state_tokens(pointer, count)
         n = int(count[0])
-        if n == 0:
-            return np.empty(0, np.uint32)
-        return np.frombuffer(ffi.buffer(tokens, 4 * n), np.uint32).copy()
+        return array(ID_CODE, bytes(ffi.buffer(tokens, 4 * n)) if n else b"")
 
 
 def state_length(state: StateHandle) -> int:
@@ -649,6 +624,8 @@ def state_length(state: StateHandle) -> int:
 
 def state_logits(state: StateHandle, n_vocab: int) -> Floats | None:
     """A copy of the logits after the last evaluated token, or None if there are none."""
+    import numpy as np
+
     with state.exclusive(), state as pointer:
         logits = lib.pn_state_logits(pointer)
         if logits == ffi.NULL:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import signal
 import subprocess
@@ -170,6 +171,34 @@ def test_ctrl_c_over_a_pipe_is_130(smollm2: str) -> None:
     assert process.returncode == 130
     assert err == b"interrupted\n"
     assert time.monotonic() - started < 5
+
+
+INTERRUPTED_START = """
+import importlib.abc, os, signal, sys
+import pantheon_main
+
+class Interrupt(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell has it ignored
+sys.meta_path.insert(0, Interrupt())
+sys.argv[:] = ["pantheon", *sys.argv[1:]]
+pantheon_main.main()
+print("not reached")
+"""
+
+
+@pytest.mark.parametrize("module", ["pantheon", "pantheon._native", "pantheon.engine.model", "pantheon.cli", "click"])
+def test_ctrl_c_while_it_is_still_being_imported_is_130_without_a_word(module: str) -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED_START, module], capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def test_the_installed_program_is_the_one_that_covers_its_imports() -> None:
+    (script,) = importlib.metadata.entry_points(group="console_scripts", name="pantheon")
+    assert script.value == "pantheon_main:main"
 
 
 def test_a_reader_that_leaves_ends_it_quietly(tiny_model: str) -> None:

@@ -14,7 +14,10 @@ import pantheon
 import pantheon.chat
 import pantheon.errors
 
-HEAVY = ("click", "rich", "prompt_toolkit", "jinja2", "huggingface_hub", "asyncio", "subprocess", "zipfile", "secrets")
+HEAVY = (
+    "numpy", "click", "rich", "prompt_toolkit", "jinja2", "huggingface_hub", "asyncio", "subprocess", "zipfile",
+    "secrets",
+)  # fmt: skip
 
 
 def test_all_is_sorted_and_complete() -> None:
@@ -67,13 +70,24 @@ def test_the_version_is_the_cores() -> None:
     assert pantheon.__version__.count(".") == 2
 
 
-def test_import_loads_none_of_the_heavy_packages() -> None:
-    script = (
-        f"import numpy, sys; before = set(sys.modules); import pantheon; "
-        f"print([m for m in {HEAVY!r} if m in sys.modules and m not in before])"
+def loaded_by(script: str, *arguments: str) -> list[str]:
+    """Which of the heavy packages a script leaves imported that were not there when Python had started."""
+    around = f"import sys; before = set(sys.modules)\n{script}\n"
+    found = f"print(*[m for m in {HEAVY!r} if m in sys.modules and m not in before])"
+    done = subprocess.run(
+        [sys.executable, "-c", around + found, *arguments], capture_output=True, text=True, check=True
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    return done.stdout.split()
+
+
+def test_import_loads_none_of_the_heavy_packages() -> None:
+    assert loaded_by("import pantheon") == []
+
+
+def test_a_chat_needs_only_the_template_engine(tiny_model: str) -> None:
+    """numpy and its BLAS threads would be a third of the time to the first token."""
+    chat = "import pantheon\nnext(pantheon.load(sys.argv[1]).chat().stream('abc'), None)"
+    assert loaded_by(chat, tiny_model) == ["jinja2"]
 
 
 def test_a_folder_without_the_compiled_part_says_so(tmp_path: Path) -> None:

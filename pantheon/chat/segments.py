@@ -8,12 +8,11 @@ templates make them; whatever a message says travels in a `Text` and stays text.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
-
-from pantheon._native import Ids
+from pantheon._arrays import ID_CODE, IdBuffer, Ids
 from pantheon.engine.tokenizer import Tokenizer
 from pantheon.errors import ChatTemplateError
 
@@ -60,17 +59,24 @@ def special_id(tokenizer: Tokenizer, text: str) -> int:
 
 
 def encode(tokenizer: Tokenizer, segments: Iterable[Segment]) -> Ids:
-    """The ids of a prompt, uint32[n].
+    """The ids of a prompt, uint32[n]."""
+    import numpy as np
+
+    return np.array(encode_buffer(tokenizer, segments), np.uint32)
+
+
+def encode_buffer(tokenizer: Tokenizer, segments: Iterable[Segment]) -> IdBuffer:
+    """The ids of a prompt.
 
     Neighbouring texts are joined before they are encoded, so pieces merge across the border of header and content
     just as in the whole text.
     """
-    ids: list[np.ndarray[tuple[int], np.dtype[np.uint32]] | Ids] = []
+    ids = array(ID_CODE)
     run: list[str] = []
 
     def end_run() -> None:
         if run:
-            ids.append(tokenizer.encode("".join(run)))
+            ids.extend(tokenizer.encode_buffer("".join(run)))
             run.clear()
 
     for segment in segments:
@@ -79,6 +85,6 @@ def encode(tokenizer: Tokenizer, segments: Iterable[Segment]) -> Ids:
             continue
         end_run()
         kept = segment.ids if isinstance(segment, Kept) else (special_id(tokenizer, segment.text),)
-        ids.append(np.array(kept, np.uint32))
+        ids.extend(kept)
     end_run()
-    return np.concatenate(ids) if ids else np.empty(0, np.uint32)
+    return ids

@@ -16,12 +16,11 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from pantheon import _native
+from pantheon._arrays import shared_prefix
 from pantheon._gate import OneAtATime
 from pantheon.chat.messages import Message, Turn, as_messages
-from pantheon.chat.segments import encode
+from pantheon.chat.segments import encode_buffer
 from pantheon.chat.templates import ChatFormat, make_format
 from pantheon.engine.generate import Job, Record, Reply, ReplyStream, generate
 from pantheon.engine.sampling import SamplingParams, check_integer
@@ -170,10 +169,10 @@ class Chat:
 
     # ---- inside
 
-    def _ids(self, turns: Turns) -> _native.Ids:
-        return encode(self._model.tokenizer, self._format.check(turns, self._now))
+    def _ids(self, turns: Turns) -> _native.IdBuffer:
+        return encode_buffer(self._model.tokenizer, self._format.check(turns, self._now))
 
-    def _prompt(self, turns: Turns, limit: int) -> _native.Ids:
+    def _prompt(self, turns: Turns, limit: int) -> _native.IdBuffer:
         """The ids of the prompt, or ContextError. Legal is prompt + limit <= window: the last token needs no slot."""
         ids = self._ids(turns)
         if len(ids) + limit > self._window:
@@ -186,12 +185,10 @@ class Chat:
             )
         return ids
 
-    def _keep_prefix(self, ids: _native.Ids) -> int:
+    def _keep_prefix(self, ids: _native.IdBuffer) -> int:
         """Cut the state back to what it shares with ids, leaving at least one id to evaluate; how many it shares."""
-        held = self._state.tokens
-        n = min(len(held), len(ids) - 1)
-        differing = np.flatnonzero(held[:n] != ids[:n])
-        shared = int(differing[0]) if differing.size else n
+        held = self._state.token_buffer()
+        shared = shared_prefix(held, ids[:-1])
         if shared < len(held):
             self._state.rewind(shared)
         return shared
@@ -228,7 +225,7 @@ class Chat:
         return f"<pantheon.Chat: {self.style}, {len(self._turns)} messages>"
 
 
-def _reply(chat: Chat, user: Turn, seen: Turns, ids: _native.Ids, record: Record) -> Generator[str, None, None]:
+def _reply(chat: Chat, user: Turn, seen: Turns, ids: _native.IdBuffer, record: Record) -> Generator[str, None, None]:
     """The generator behind Chat.stream(). Nothing happens before the first piece is asked for."""
     chat._running.check()
     chat._state.clear_cancel()  # before the reply counts as running: what is asked for from there on is meant for it

@@ -149,7 +149,7 @@ class ReplyStream:
         self.close()
 
 
-def generate(state: State, ids: _native.Ids, record: Record) -> Iterator[str]:
+def generate(state: State, ids: _native.Ids | _native.IdBuffer, record: Record) -> Iterator[str]:
     """Evaluate `ids` (the rest of the prompt), then sample up to the limit, yielding text as it becomes whole."""
     decoder = record.job.tokenizer.decoder()
     tokens = generate_tokens(state, ids, record)
@@ -169,7 +169,7 @@ def generate(state: State, ids: _native.Ids, record: Record) -> Iterator[str]:
         record.finish()
 
 
-def generate_tokens(state: State, ids: _native.Ids, record: Record) -> Generator[int, None, None]:
+def generate_tokens(state: State, ids: _native.Ids | _native.IdBuffer, record: Record) -> Generator[int, None, None]:
     """The loop itself. A cancelled evaluation ends it quietly; every other failure is raised."""
     job = record.job
     sampler = job.params.sampler(job.tokenizer.n_vocab, job.seed)
@@ -197,7 +197,7 @@ def generate_tokens(state: State, ids: _native.Ids, record: Record) -> Generator
         sampler.close()
 
 
-def _read_prompt(state: State, ids: _native.Ids, record: Record) -> None:
+def _read_prompt(state: State, ids: _native.Ids | _native.IdBuffer, record: Record) -> None:
     before = len(state)
     started = time.perf_counter()
     try:

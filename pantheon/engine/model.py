@@ -15,10 +15,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
 from pantheon import _native, catalog
+from pantheon._arrays import id_buffer
 from pantheon.engine.generate import Job, Record, Reply, ReplyStream, generate
 from pantheon.engine.metadata import Metadata
 from pantheon.engine.sampling import SamplingParams, check_integer
@@ -28,6 +26,8 @@ from pantheon.errors import ArgumentError, ClosedError, ContextError, ISAError, 
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+    import numpy.typing as npt
 
     from pantheon.chat.messages import Message
     from pantheon.chat.session import Chat
@@ -167,6 +167,8 @@ class Model:
 
     def logits(self, ids: Sequence[int] | npt.ArrayLike) -> _native.Floats:
         """The logits after each of `ids`, float32[len(ids), n_vocab]. Mind the size: 8,192 ids x 49,152 are 1.6 GB."""
+        import numpy as np
+
         tokens = _native.as_ids(ids)
         out = np.empty((len(tokens), self.n_vocab), np.float32)
         if len(tokens):
@@ -176,6 +178,8 @@ class Model:
 
     def score(self, ids: Sequence[int] | npt.ArrayLike) -> _native.Floats:
         """Natural log-probabilities of ids[1:], each given all ids before it: float32[len(ids) - 1], all <= 0."""
+        import numpy as np
+
         tokens = _native.as_ids(ids)
         if len(tokens) and int(tokens.max()) >= self.n_vocab:
             raise ArgumentError(f"token id {tokens.max()} is not in 0..{self.n_vocab - 1}")
@@ -247,10 +251,10 @@ class Model:
             now=now,
         )
 
-    def _prompt_ids(self, prompt: str | bytes | Sequence[int] | npt.ArrayLike) -> _native.Ids:
+    def _prompt_ids(self, prompt: str | bytes | Sequence[int] | npt.ArrayLike) -> _native.Ids | _native.IdBuffer:
         if isinstance(prompt, (str, bytes)):
-            return self.tokenizer.encode(prompt, bos=True)
-        return _native.as_ids(prompt)
+            return self.tokenizer.encode_buffer(prompt, bos=True)
+        return id_buffer(prompt)
 
     def _job(self, n_prompt: int, max_tokens: int | None, progress: Any, params: SamplingParams) -> Job:
         params.check_vocab(self.n_vocab)
@@ -304,7 +308,7 @@ class Model:
         return f"<pantheon.Model {name}: {self.architecture}, {self._info.n_params / 1e6:.0f} M parameters>"
 
 
-def _complete(model: Model, ids: _native.Ids, record: Record) -> Iterator[str]:
+def _complete(model: Model, ids: _native.Ids | _native.IdBuffer, record: Record) -> Iterator[str]:
     """The generator behind Model.stream(): the state lives exactly as long as the reply."""
     record.prompt_tokens = len(ids)
     with model.state() as state:

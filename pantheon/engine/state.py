@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
-
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from pantheon import _native
 from pantheon.engine.sampling import check_integer
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
 class State:
@@ -37,7 +39,9 @@ class State:
         assert logits is not None  # the evaluation returned without an error
         return logits
 
-    def _advance(self, ids: Sequence[int] | npt.ArrayLike, progress: _native.Progress | None = None) -> None:
+    def _advance(
+        self, ids: Sequence[int] | npt.ArrayLike | _native.IdBuffer, progress: _native.Progress | None = None
+    ) -> None:
         """eval() without the copy of the logits, for callers that sample."""
         _native.state_eval(self._handle, ids, progress)
 
@@ -52,6 +56,12 @@ class State:
     @property
     def tokens(self) -> _native.Ids:
         """The ids that were evaluated, uint32[n], a copy."""
+        import numpy as np
+
+        return np.array(self.token_buffer(), np.uint32)
+
+    def token_buffer(self) -> _native.IdBuffer:
+        """tokens as an array.array, for callers that do without numpy."""
         return _native.state_tokens(self._handle)
 
     @property

@@ -10,11 +10,13 @@ import codecs
 import os
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from pantheon import _native
 from pantheon.engine.sampling import check_integer
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
 class Tokenizer:
@@ -40,6 +42,12 @@ class Tokenizer:
         bos: put the beginning-of-sequence id in front, if the file asks for one.
         Raises ArgumentError (a ValueError) for a str with a lone surrogate, naming its index.
         """
+        import numpy as np
+
+        return np.array(self.encode_buffer(text, special=special, bos=bos), np.uint32)
+
+    def encode_buffer(self, text: str | bytes, *, special: bool = False, bos: bool = False) -> _native.IdBuffer:
+        """encode() as an array.array, for callers that do without numpy."""
         flags = (_native.ENCODE_SPECIAL if special else 0) | (_native.ENCODE_BOS if bos else 0)
         return _native.tokenize(self._handle, _native.text_bytes(text), flags)
 
