@@ -24,7 +24,7 @@ C_TESTS   := $(patsubst tests/c/%.c,%,$(wildcard tests/c/test_*.c))
 WARNINGS  := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wvla -Wconversion
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test build wheel lint asan bench clean distclean without-blas c-tests asan-c asan-python FORCE
+.PHONY: help chat test build wheel lint asan bench bench-kernels clean distclean without-blas c-tests asan-c asan-python FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | while IFS='	' read -r name text; do \
@@ -63,6 +63,9 @@ asan: asan-c asan-python ## C tests and pytest under AddressSanitizer and Undefi
 
 bench: build .venv/.test ## measure speed beside another engine (benchmarks/); ARGS is passed on
 	@exec $(BIN)/python benchmarks/compare.py $(ARGS)
+
+bench-kernels: .venv/.run ## measure the inner loops alone, each instruction set that runs here
+	@$(MAKE) -j$(JOBS) $(OBJ)/bench_kernels && $(OBJ)/bench_kernels $(ARGS)
 
 clean: ## remove what was built; .venv keeps its packages
 	@rm -rf build dist *.egg-info pantheon/_core*.so .venv/.package
@@ -139,7 +142,10 @@ $(OBJ)/libpantheon.a: $(C_SOURCES:%.c=$(OBJ)/%.o)
 $(OBJ)/test_%: tests/c/test_%.c $(OBJ)/libpantheon.a
 	@$(CC) $(CFLAGS) @$(OBJ)/flags -Itests/c -MMD -MP -MF $@.d $< $(OBJ)/libpantheon.a @$(OBJ)/ldflags -o $@
 
--include $(wildcard $(OBJ)/csrc/*.d $(OBJ)/csrc/kernels/*.d $(OBJ)/test_*.d)
+$(OBJ)/bench_%: benchmarks/bench_%.c $(OBJ)/libpantheon.a
+	@$(CC) $(CFLAGS) @$(OBJ)/flags -MMD -MP -MF $@.d $< $(OBJ)/libpantheon.a @$(OBJ)/ldflags -o $@
+
+-include $(wildcard $(OBJ)/csrc/*.d $(OBJ)/csrc/kernels/*.d $(OBJ)/test_*.d $(OBJ)/bench_*.d)
 
 # ---- Sanitizers ----------------------------------------------------------------------------------------------------
 # A build of its own below build/asan; the package in place is not touched, and PYTHONSAFEPATH keeps the tests' own child
