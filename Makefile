@@ -167,7 +167,7 @@ asan-python: build/asan/python/.built .venv/.test
 	status=$$?; cat build/asan/report.* >&2 2>/dev/null; exit $$status
 
 build/asan/python/.built: .venv/.run build/settings setup.py build_ffi.py $(C_SOURCES) $(C_HEADERS) \
-    $(wildcard pantheon/*.py pantheon/*/*.py)
+    pantheon_main.py $(wildcard pantheon/*.py pantheon/*/*.py)
 	@echo 'building pantheon with sanitizers ...' >&2
 	@CFLAGS='$(ASAN_FLAGS)' LDFLAGS='-fsanitize=address,undefined' $(BIN)/python setup.py --quiet build \
 	    --build-temp build/asan/python/tmp --build-lib build/asan/python/lib --force >&2
