@@ -109,13 +109,12 @@ static void bench_attention(const kernel_set *set, size_t n_q, size_t head_size)
     float *q = filled(floats * 4, 0), *s = filled(floats * 4, 0), *out = filled(floats * 4, 0);
     uint16_t *k = filled(KV_BLOCK * head_size * 2, 0x11), *v = filled(KV_BLOCK * head_size * 2, 0x11);
     size_t n_keys[24];
-    float max, sum;
+    float max[24], sum[24];
     for (size_t i = 0; i < n_q; i++) n_keys[i] = KV_BLOCK;
     const double macs = (double)(n_q * KV_BLOCK * head_size) * 200, exps = (double)(n_q * KV_BLOCK) * 200;
-    const double scores = MEDIAN_OF(200, set->attend_scores(q, n_q, k, KV_BLOCK, head_size, 0.125f, s));
-    const double values = MEDIAN_OF(200, set->attend_values(s, n_q, v, n_keys, head_size, out));
-    const double softmax =
-        MEDIAN_OF(200, for (size_t i = 0; i < n_q; i++) set->softmax_block(s + i * KV_BLOCK, KV_BLOCK, &max, &sum));
+    const double scores = MEDIAN_OF(200, set->attend_scores(q, n_q, k, KV_BLOCK, head_size, 0.125f, s, v));
+    const double values = MEDIAN_OF(200, set->attend_values(s, n_q, v, n_keys, head_size, out, k));
+    const double softmax = MEDIAN_OF(200, set->softmax_block(s, n_q, n_keys, max, sum));
     printf("%-9s attention, %2zu queries, head %zu: scores %5.1f values %5.1f GMAC/s, softmax %.2f Gexp/s\n", set->isa,
            n_q, head_size, macs / scores * 1e-9, macs / values * 1e-9, exps / softmax * 1e-9);
     void *parts[] = { q, s, out, k, v };

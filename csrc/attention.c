@@ -61,20 +61,22 @@ static size_t visible_keys(const attend_job *job, size_t start, size_t n_keys[AT
     return most;
 }
 
-/* One block of keys for the rows that see any of it. q[rows, E]. */
+/* One block of keys for the rows that see any of it. q[rows, E]. The keys of the block behind, where there is one, are
+ * fetched meanwhile: the rows of a long cache come straight from memory. */
 static void attend_block(const attend_job *job, size_t block, const float *q, const partial *out) {
     const kernel_set *kernels = job->kernels;
     const size_t n = job->kv->head_size, e8 = job->kv->e8, start = block * KV_BLOCK;
     const size_t first = first_row(job, start), n_rows = job_rows(job) - first;
+    const size_t behind = start + KV_BLOCK < job->position + job->n_tokens ? block + 1 : block;
+    const uint16_t *keys = kv_keys(job->kv, job->layer, job->head, block);
+    const uint16_t *values = kv_values(job->kv, job->layer, job->head, block);
     _Alignas(64) float scores[ATTEND_ROWS * KV_BLOCK];
     size_t n_keys[ATTEND_ROWS];
     const size_t most = visible_keys(job, start, n_keys);
-    kernels->attend_scores(q + first * n, n_rows, kv_keys(job->kv, job->layer, job->head, block), most, n,
-                           1.0f / sqrtf((float)n), scores);
-    for (size_t i = 0; i < n_rows; i++)
-        kernels->softmax_block(scores + i * KV_BLOCK, n_keys[first + i], &out->max[first + i], &out->sum[first + i]);
-    kernels->attend_values(scores, n_rows, kv_values(job->kv, job->layer, job->head, block), n_keys + first, e8,
-                           out->values + first * e8);
+    kernels->attend_scores(q + first * n, n_rows, keys, most, n, 1.0f / sqrtf((float)n), scores, values);
+    kernels->softmax_block(scores, n_rows, n_keys + first, out->max + first, out->sum + first);
+    kernels->attend_values(scores, n_rows, values, n_keys + first, e8, out->values + first * e8,
+                           kv_keys(job->kv, job->layer, job->head, behind));
 }
 
 static void gather_queries(const attend_job *job, float *q) {

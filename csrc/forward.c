@@ -126,7 +126,8 @@ static void rotate_and_store_row(void *context, size_t t) {
     const size_t half = hp->n_rot / 2;
     rotate(s->q + t * s->ld_q, hp->n_head, hp, s->cosine + t * half, s->sine + t * half);
     rotate(s->k + t * s->ld_k, hp->n_head_kv, hp, s->cosine + t * half, s->sine + t * half);
-    kv_store(&b->rows[t].state->kv, b->layer, b->rows[t].position, s->k + t * s->ld_k, s->v + t * s->ld_k);
+    kv_store(&b->model->kernels, &b->rows[t].state->kv, b->layer, b->rows[t].position, s->k + t * s->ld_k,
+             s->v + t * s->ld_k);
 }
 
 /* Job `index` of n_tiles * n_head_kv * n_parts. Late tokens have the most keys: they come first, so that the last jobs

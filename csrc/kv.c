@@ -3,7 +3,6 @@
  * Knows positions and heads, not tokens or models. */
 #include "kv.h"
 
-#include "dtype.h"
 #include "status.h"
 
 #include <stdlib.h>
@@ -46,12 +45,14 @@ size_t kv_bytes(const kv_cache *kv) {
     return kv->n_blocks * (block_bytes(kv) + sizeof *kv->blocks);
 }
 
-void kv_store(const kv_cache *kv, size_t layer, size_t position, const float *k, const float *v) {
+void kv_store(const kernel_set *kernels, const kv_cache *kv, size_t layer, size_t position, const float *k,
+              const float *v) {
     const size_t block = position / KV_BLOCK, slot = position % KV_BLOCK;
+    uint16_t halves[KV_HEAD_MAX];
     for (size_t head = 0; head < kv->n_head_kv; head++, k += kv->head_size, v += kv->head_size) {
         uint16_t *keys = kv_keys(kv, layer, head, block) + slot;
-        uint16_t *values = kv_values(kv, layer, head, block) + slot * kv->e8;
-        for (size_t e = 0; e < kv->head_size; e++) keys[e * KV_BLOCK] = half_from_float(k[e]);
-        for (size_t e = 0; e < kv->head_size; e++) values[e] = half_from_float(v[e]);
+        kernels->narrow(k, halves, kv->head_size);
+        for (size_t e = 0; e < kv->head_size; e++) keys[e * KV_BLOCK] = halves[e];
+        kernels->narrow(v, kv_values(kv, layer, head, block) + slot * kv->e8, kv->head_size);
     }
 }

@@ -8,6 +8,8 @@
 #include "common.h"
 #include "kernels/kernels.h"
 
+enum { KV_HEAD_MAX = 1024 };
+
 typedef struct kv_cache {
     size_t n_layer, n_head_kv, head_size;
     size_t e8;         /* head_size rounded up to 8, the padding is zeros */
@@ -29,7 +31,8 @@ static inline uint16_t *kv_keys(const kv_cache *kv, size_t layer, size_t head, s
 static inline uint16_t *kv_values(const kv_cache *kv, size_t layer, size_t head, size_t block) {
     return kv_keys(kv, layer, head, block) + KV_BLOCK * kv->e8;
 }
-/* Store k[G, E] and v[G, E] at a position that is reserved. */
-void kv_store(const kv_cache *kv, size_t layer, size_t position, const float *k, const float *v);
+/* Store k[G, E] and v[G, E] at a position that is reserved. E <= KV_HEAD_MAX. */
+void kv_store(const kernel_set *kernels, const kv_cache *kv, size_t layer, size_t position, const float *k,
+              const float *v);
 
 #endif

@@ -297,14 +297,23 @@ PN_AVX2 static void swiglu_avx2(const float *gate, const float *up, float *out, 
 
 /* ---- attention -------------------------------------------------------------------------------------------- */
 
-/* `nv` vectors of 8 keys times `nq` queries. */
+PN_AVX2 static void narrow_avx2(const float *x, uint16_t *out, size_t n) {
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm_storeu_si128((__m128i *)(void *)(out + i), _mm256_cvtps_ph(_mm256_loadu_ps(x + i), 0));
+    for (; i < n; i++) out[i] = (uint16_t)_mm_extract_epi16(_mm_cvtps_ph(_mm_set_ss(x[i]), 0), 0);
+}
+
+/* `nv` vectors of 8 keys times `nq` queries. While it goes along the head it fetches `lines` cache lines per element from
+ * `ahead` on. */
 INLINE_AVX2 void scores_tile_avx2(const float *q, const int nq, const uint16_t *k, const int nv, size_t head_size,
-                                  float scale, float *s) {
+                                  float scale, float *s, const uint16_t *ahead, const int lines) {
     __m256 acc[6][4];
     for (int i = 0; i < nq; i++)
         for (int v = 0; v < nv; v++) acc[i][v] = _mm256_setzero_ps();
     for (size_t e = 0; e < head_size; e++) {
         __m256 keys[4];
+        for (int l = 0; l < lines; l++) _mm_prefetch((const char *)(ahead + e * KV_BLOCK + 32 * l), _MM_HINT_T0);
         for (int v = 0; v < nv; v++) keys[v] = load8_f16_avx2(k + e * KV_BLOCK + 8 * v);
         for (int i = 0; i < nq; i++) {
             const __m256 qe = _mm256_set1_ps(q[(size_t)i * head_size + e]);
@@ -316,21 +325,25 @@ INLINE_AVX2 void scores_tile_avx2(const float *q, const int nq, const uint16_t *
             _mm256_storeu_ps(s + i * KV_BLOCK + 8 * v, _mm256_mul_ps(acc[i][v], _mm256_set1_ps(scale)));
 }
 
-/* `nq` queries over n keys (a multiple of 16): `nv` vectors at a time, then two. */
-INLINE_AVX2 void scores_rows_avx2(const float *q, const int nq, const uint16_t *k, size_t n, const int nv,
-                                  size_t head_size, float scale, float *s) {
+/* `nq` queries over n keys (a multiple of 16): four vectors at a time, which covers a block in four steps and fetches a
+ * quarter of `ahead` in each, or two for many queries. */
+INLINE_AVX2 void scores_rows_avx2(const float *q, const int nq, const uint16_t *k, size_t n, size_t head_size,
+                                  float scale, float *s, const uint16_t *ahead) {
     size_t j = 0;
-    for (; j + 8 * (size_t)nv <= n; j += 8 * (size_t)nv) scores_tile_avx2(q, nq, k + j, nv, head_size, scale, s + j);
-    for (; j < n; j += 16) scores_tile_avx2(q, nq, k + j, 2, head_size, scale, s + j);
+    if (nq <= 3)
+        for (; j + 32 <= n; j += 32) scores_tile_avx2(q, nq, k + j, 4, head_size, scale, s + j, ahead + j, 1);
+    for (; j < n; j += 16) scores_tile_avx2(q, nq, k + j, 2, head_size, scale, s + j, ahead, 0);
 }
 
 PN_AVX2 static void attend_scores_avx2(const float *q, size_t n_q, const uint16_t *k, size_t n_keys, size_t head_size,
-                                       float scale, float *s) {
+                                       float scale, float *s, const uint16_t *ahead) {
     const size_t n = (n_keys + 15) / 16 * 16;
     size_t i = 0;
-    for (; i + 6 <= n_q; i += 6) scores_rows_avx2(q + i * head_size, 6, k, n, 2, head_size, scale, s + i * KV_BLOCK);
-    for (; i + 3 <= n_q; i += 3) scores_rows_avx2(q + i * head_size, 3, k, n, 4, head_size, scale, s + i * KV_BLOCK);
-    for (; i < n_q; i++) scores_rows_avx2(q + i * head_size, 1, k, n, 4, head_size, scale, s + i * KV_BLOCK);
+    for (; i + 6 <= n_q; i += 6)
+        scores_rows_avx2(q + i * head_size, 6, k, n, head_size, scale, s + i * KV_BLOCK, ahead);
+    for (; i + 3 <= n_q; i += 3)
+        scores_rows_avx2(q + i * head_size, 3, k, n, head_size, scale, s + i * KV_BLOCK, ahead);
+    for (; i < n_q; i++) scores_rows_avx2(q + i * head_size, 1, k, n, head_size, scale, s + i * KV_BLOCK, ahead);
 }
 
 /* All ones in the first `n` of 8 lanes (n <= 8). */
@@ -339,7 +352,9 @@ INLINE_AVX2 __m256 first_lanes_avx2(size_t n) {
     return _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), index));
 }
 
-PN_AVX2 static void softmax_block_avx2(float *s, size_t n, float *max, float *sum) {
+/* The maximum of a row, its exponentials, their sum: three passes over all rows, so that the chain of one row's maxima or
+ * sums runs beside those of its neighbours. */
+INLINE_AVX2 float row_max_avx2(const float *s, size_t n) {
     __m256 lanes = _mm256_set1_ps(-INFINITY);
     size_t j = 0;
     for (; j + 8 <= n; j += 8) lanes = _mm256_max_ps(lanes, _mm256_loadu_ps(s + j));
@@ -347,32 +362,41 @@ PN_AVX2 static void softmax_block_avx2(float *s, size_t n, float *max, float *su
     if (j < n) lanes = _mm256_blendv_ps(lanes, _mm256_max_ps(lanes, _mm256_loadu_ps(s + j)), rest);
     float lane[8];
     _mm256_storeu_ps(lane, lanes);
-    float m = lane[0];
-    for (int l = 1; l < 8; l++) m = m > lane[l] ? m : lane[l];
-    const __m256 top = _mm256_set1_ps(m);
-    __m256 total = _mm256_setzero_ps();
-    for (j = 0; j + 8 <= n; j += 8) {
-        const __m256 p = exp8_avx2(_mm256_sub_ps(_mm256_loadu_ps(s + j), top));
-        _mm256_storeu_ps(s + j, p);
-        total = _mm256_add_ps(total, p);
-    }
-    if (j < n) {
-        const __m256 p = _mm256_and_ps(exp8_avx2(_mm256_sub_ps(_mm256_loadu_ps(s + j), top)), rest);
-        _mm256_storeu_ps(s + j, p);
-        total = _mm256_add_ps(total, p);
-    }
-    *max = m;
-    *sum = sum8_avx2(total);
+    float max = lane[0];
+    for (int l = 1; l < 8; l++) max = max > lane[l] ? max : lane[l];
+    return max;
 }
 
-/* `ne` vectors of the head times `nq` queries over keys [0, n_keys); over each query's own rest afterwards. */
+INLINE_AVX2 void row_exp_avx2(float *s, size_t n, float max) {
+    const __m256 top = _mm256_set1_ps(max);
+    size_t j = 0;
+    for (; j + 8 <= n; j += 8) _mm256_storeu_ps(s + j, exp8_avx2(_mm256_sub_ps(_mm256_loadu_ps(s + j), top)));
+    if (j < n) {
+        const __m256 p = exp8_avx2(_mm256_sub_ps(_mm256_loadu_ps(s + j), top));
+        _mm256_storeu_ps(s + j, _mm256_and_ps(p, first_lanes_avx2(n - j)));
+    }
+}
+
+PN_AVX2 static void softmax_block_avx2(float *s, size_t n_q, const size_t *n_keys, float *max, float *sum) {
+    for (size_t i = 0; i < n_q; i++) max[i] = row_max_avx2(s + i * KV_BLOCK, n_keys[i]);
+    for (size_t i = 0; i < n_q; i++) row_exp_avx2(s + i * KV_BLOCK, n_keys[i], max[i]);
+    for (size_t i = 0; i < n_q; i++) {
+        __m256 total = _mm256_setzero_ps();
+        for (size_t j = 0; j < n_keys[i]; j += 8) total = _mm256_add_ps(total, _mm256_loadu_ps(s + i * KV_BLOCK + j));
+        sum[i] = sum8_avx2(total);
+    }
+}
+
+/* `ne` vectors of the head times `nq` queries over keys [0, common), then over each query's own rest. While it goes along
+ * the keys it fetches the same part of `ahead`. */
 INLINE_AVX2 void values_tile_avx2(const float *p, const int nq, const uint16_t *v, size_t common, const size_t *n_keys,
-                                  size_t e8, const int ne, float *out) {
+                                  size_t e8, const int ne, float *out, const uint16_t *ahead) {
     __m256 acc[6][4];
     for (int i = 0; i < nq; i++)
         for (int e = 0; e < ne; e++) acc[i][e] = _mm256_setzero_ps();
     for (size_t j = 0; j < common; j++) {
         __m256 values[4];
+        if (nq <= 3) _mm_prefetch((const char *)(ahead + j * e8), _MM_HINT_T0);
         for (int e = 0; e < ne; e++) values[e] = load8_f16_avx2(v + j * e8 + 8 * (size_t)e);
         for (int i = 0; i < nq; i++) {
             const __m256 pj = _mm256_set1_ps(p[(size_t)i * KV_BLOCK + j]);
@@ -391,20 +415,20 @@ INLINE_AVX2 void values_tile_avx2(const float *p, const int nq, const uint16_t *
 
 /* `nq` queries, `ne` vectors of the head at a time, then one. */
 INLINE_AVX2 void values_rows_avx2(const float *p, const int nq, const uint16_t *v, const size_t *n_keys, size_t e8,
-                                  const int ne, float *out) {
+                                  const int ne, float *out, const uint16_t *ahead) {
     size_t common = n_keys[0], e = 0;
     for (int i = 1; i < nq; i++) common = size_min(common, n_keys[i]);
     for (; e + 8 * (size_t)ne <= e8; e += 8 * (size_t)ne)
-        values_tile_avx2(p, nq, v + e, common, n_keys, e8, ne, out + e);
-    for (; e < e8; e += 8) values_tile_avx2(p, nq, v + e, common, n_keys, e8, 1, out + e);
+        values_tile_avx2(p, nq, v + e, common, n_keys, e8, ne, out + e, ahead + e);
+    for (; e < e8; e += 8) values_tile_avx2(p, nq, v + e, common, n_keys, e8, 1, out + e, ahead + e);
 }
 
 PN_AVX2 static void attend_values_avx2(const float *p, size_t n_q, const uint16_t *v, const size_t *n_keys, size_t e8,
-                                       float *out) {
+                                       float *out, const uint16_t *ahead) {
     size_t i = 0;
-    for (; i + 6 <= n_q; i += 6) values_rows_avx2(p + i * KV_BLOCK, 6, v, n_keys + i, e8, 2, out + i * e8);
-    for (; i + 3 <= n_q; i += 3) values_rows_avx2(p + i * KV_BLOCK, 3, v, n_keys + i, e8, 4, out + i * e8);
-    for (; i < n_q; i++) values_rows_avx2(p + i * KV_BLOCK, 1, v, n_keys + i, e8, 4, out + i * e8);
+    for (; i + 6 <= n_q; i += 6) values_rows_avx2(p + i * KV_BLOCK, 6, v, n_keys + i, e8, 2, out + i * e8, ahead);
+    for (; i + 3 <= n_q; i += 3) values_rows_avx2(p + i * KV_BLOCK, 3, v, n_keys + i, e8, 4, out + i * e8, ahead);
+    for (; i < n_q; i++) values_rows_avx2(p + i * KV_BLOCK, 1, v, n_keys + i, e8, 4, out + i * e8, ahead);
 }
 
 PN_AVX2 static void attend_combine_avx2(float *acc, const float *values, size_t e8, float acc_weight,
@@ -432,6 +456,7 @@ const kernel_set kernels_avx2 = {
     .quantize = quantize_avx2,
     .rms_norm = rms_norm_avx2,
     .swiglu = swiglu_avx2,
+    .narrow = narrow_avx2,
     .attend_scores = attend_scores_avx2,
     .softmax_block = softmax_block_avx2,
     .attend_values = attend_values_avx2,

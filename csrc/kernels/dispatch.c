@@ -27,6 +27,7 @@ static void fill_in(kernel_set *set) {
     if (!set->quantize) set->quantize = base->quantize;
     if (!set->rms_norm) set->rms_norm = base->rms_norm;
     if (!set->swiglu) set->swiglu = base->swiglu;
+    if (!set->narrow) set->narrow = base->narrow;
     if (!set->attend_scores) set->attend_scores = base->attend_scores;
     if (!set->softmax_block) set->softmax_block = base->softmax_block;
     if (!set->attend_values) set->attend_values = base->attend_values;

@@ -72,19 +72,25 @@ typedef struct kernel_set {
     /* out[i] = (gate[i] / (1 + exp(-gate[i]))) * up[i], exp = exp_f32. SwiGLU, arXiv:2002.05202. out may be gate. */
     void (*swiglu)(const float *gate, const float *up, float *out, size_t n);
 
+    /* out[i] = x[i] as f16, rounded to nearest even; a NaN stays one. */
+    void (*narrow)(const float *x, uint16_t *out, size_t n);
+
     /* Attention of n_q query rows that share a key head, over one block of keys. E is the head size, E8 = E rounded up
      * to 8.
      * scores: s[i][j] = dot * scale for j < n_keys, dot = fma(q[i][e], k[e][j], dot) from +0 over e in order; s is
      *   [n_q, KV_BLOCK], the entries up to the next multiple of 16 are written too (meaningless). q is [n_q, E], k is
      *   f16 [E, KV_BLOCK]. */
     void (*attend_scores)(const float *q, size_t n_q, const uint16_t *k, size_t n_keys, size_t head_size, float scale,
-                          float *s);
-    /* In place s[j] -> exp_f32(s[j] - max) for j < n, 0 for n <= j < n rounded up to 8. *max is the maximum and *sum the
-     * total, in lanes as in rms_norm (the maximum too: lane = lane > s ? lane : s, from -INFINITY). n >= 1. */
-    void (*softmax_block)(float *s, size_t n, float *max, float *sum);
+                          float *s, const uint16_t *ahead);
+    /* Each row i of s[n_q, KV_BLOCK] in place, with n = n_keys[i] >= 1: s[j] -> exp_f32(s[j] - max) for j < n, 0 for
+     * n <= j < n rounded up to 8. max[i] is the maximum and sum[i] the total, in lanes as in rms_norm (the maximum too:
+     * lane = lane > s ? lane : s, from -INFINITY). */
+    void (*softmax_block)(float *s, size_t n_q, const size_t *n_keys, float *max, float *sum);
     /* out[i][e] = fma(p[i][j], v[j][e], out[i][e]) from +0 over j < n_keys[i] in order (each row has keys of its own:
-     * later queries see more). p is [n_q, KV_BLOCK], v is f16 [KV_BLOCK, E8], out is [n_q, E8]. */
-    void (*attend_values)(const float *p, size_t n_q, const uint16_t *v, const size_t *n_keys, size_t e8, float *out);
+     * later queries see more). p is [n_q, KV_BLOCK], v is f16 [KV_BLOCK, E8], out is [n_q, E8].
+     * ahead (both): KV_BLOCK * E8 halves that will be wanted next, which may be fetched meanwhile; any address. */
+    void (*attend_values)(const float *p, size_t n_q, const uint16_t *v, const size_t *n_keys, size_t e8, float *out,
+                          const uint16_t *ahead);
     /* Fold the result of a block into the running one: acc[e] = fma(values[e], block_weight, acc[e] * acc_weight) for
      * e < E8. */
     void (*attend_combine)(float *acc, const float *values, size_t e8, float acc_weight, float block_weight);

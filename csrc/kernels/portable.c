@@ -193,8 +193,13 @@ static void swiglu_portable(const float *gate, const float *up, float *out, size
     for (size_t i = 0; i < n; i++) out[i] = (gate[i] / (1.0f + exp_f32(-gate[i]))) * up[i];
 }
 
+static void narrow_portable(const float *x, uint16_t *out, size_t n) {
+    for (size_t i = 0; i < n; i++) out[i] = half_from_float(x[i]);
+}
+
 static void attend_scores_portable(const float *q, size_t n_q, const uint16_t *k, size_t n_keys, size_t head_size,
-                                   float scale, float *s) {
+                                   float scale, float *s, const uint16_t *ahead) {
+    (void)ahead;
     const size_t n = (n_keys + 15) / 16 * 16;
     for (size_t i = 0; i < n_q; i++) {
         float *row = s + i * KV_BLOCK;
@@ -207,7 +212,8 @@ static void attend_scores_portable(const float *q, size_t n_q, const uint16_t *k
     }
 }
 
-static void softmax_block_portable(float *s, size_t n, float *max, float *sum) {
+/* One row: the sum of its weights. */
+static float softmax_row_portable(float *s, size_t n, float *max) {
     float lane[8], total[8] = { 0 };
     for (int l = 0; l < 8; l++) lane[l] = -INFINITY;
     for (size_t j = 0; j < n; j++) lane[j % 8] = lane[j % 8] > s[j] ? lane[j % 8] : s[j];
@@ -219,11 +225,16 @@ static void softmax_block_portable(float *s, size_t n, float *max, float *sum) {
     }
     for (size_t j = n; j % 8; j++) s[j] = 0;
     *max = m;
-    *sum = sum8_portable(total);
+    return sum8_portable(total);
+}
+
+static void softmax_block_portable(float *s, size_t n_q, const size_t *n_keys, float *max, float *sum) {
+    for (size_t i = 0; i < n_q; i++) sum[i] = softmax_row_portable(s + i * KV_BLOCK, n_keys[i], &max[i]);
 }
 
 static void attend_values_portable(const float *p, size_t n_q, const uint16_t *v, const size_t *n_keys, size_t e8,
-                                   float *out) {
+                                   float *out, const uint16_t *ahead) {
+    (void)ahead;
     for (size_t i = 0; i < n_q; i++) {
         float *row = out + i * e8;
         memset(row, 0, e8 * sizeof *row);
@@ -257,6 +268,7 @@ const kernel_set kernels_portable = {
     .quantize = quantize_portable,
     .rms_norm = rms_norm_portable,
     .swiglu = swiglu_portable,
+    .narrow = narrow_portable,
     .attend_scores = attend_scores_portable,
     .softmax_block = softmax_block_portable,
     .attend_values = attend_values_portable,

@@ -6,6 +6,7 @@
 #include "kernels/kernels.h"
 
 #include "check.h"
+#include "dtype.h"
 #include "mathf.h"
 
 #include <float.h>
@@ -541,8 +542,8 @@ static void check_scores(const kernel_set *set, size_t head_size, size_t n_q, si
     const float *q = random_floats(n_q * head_size, s);
     const uint16_t *k = random_halves(head_size * KV_BLOCK, s);
     float *want = untouched_floats(n_q * KV_BLOCK), *got = untouched_floats(n_q * KV_BLOCK);
-    kernels_portable.attend_scores(q, n_q, k, n_keys, head_size, 0.125f, want);
-    set->attend_scores(q, n_q, k, n_keys, head_size, 0.125f, got);
+    kernels_portable.attend_scores(q, n_q, k, n_keys, head_size, 0.125f, want, k);
+    set->attend_scores(q, n_q, k, n_keys, head_size, 0.125f, got, k);
     CHECK(same_scores(got, want, n_q, n_keys));
     guarded_free_all();
 }
@@ -554,8 +555,8 @@ static void check_values(const kernel_set *set, size_t e8, size_t n_q, size_t mo
     float *want = untouched_floats(n_q * e8), *got = untouched_floats(n_q * e8);
     size_t *n_keys = guarded_alloc(n_q * sizeof *n_keys);
     for (size_t i = 0; i < n_q; i++) n_keys[i] = i + 1 == n_q ? most : most - random_u32() % size_min(most, 4);
-    kernels_portable.attend_values(p, n_q, v, n_keys, e8, want);
-    set->attend_values(p, n_q, v, n_keys, e8, got);
+    kernels_portable.attend_values(p, n_q, v, n_keys, e8, want, v);
+    set->attend_values(p, n_q, v, n_keys, e8, got, v);
     CHECK(same_floats(got, want, n_q * e8));
     guarded_free_all();
 }
@@ -578,8 +579,8 @@ static void test_portable_attention_is_the_naive_one(void) {
     const float *q = random_floats(Q * E, ORDINARY), *p = random_floats(Q * KV_BLOCK, ORDINARY);
     const uint16_t *k = random_halves(E * KV_BLOCK, ORDINARY), *v = random_halves(KV_BLOCK * E8, ORDINARY);
     float *s = untouched_floats(Q * KV_BLOCK), *out = untouched_floats(Q * E8);
-    kernels_portable.attend_scores(q, Q, k, N, E, 0.25f, s);
-    kernels_portable.attend_values(p, Q, v, (const size_t[]){ N, 1, N }, E8, out);
+    kernels_portable.attend_scores(q, Q, k, N, E, 0.25f, s, k);
+    kernels_portable.attend_values(p, Q, v, (const size_t[]){ N, 1, N }, E8, out, v);
     for (size_t i = 0; i < Q; i++) {
         for (size_t j = 0; j < N; j++) {
             double dot = 0;
@@ -594,6 +595,27 @@ static void test_portable_attention_is_the_naive_one(void) {
         }
     }
     guarded_free_all();
+}
+
+/* Any bits, and every half with what lies just beside and half way to its neighbour. */
+static void test_narrow_on_every_set_equals_portable(void) {
+    kernel_set sets[8];
+    const size_t n_sets = usable_sets(sets);
+    for (size_t i = 0; i < n_sets; i++) {
+        size_t wrong = 0;
+        for (uint32_t h = 0; h < 0x10000; h += 13) {
+            const float exact = half_to_float((uint16_t)h);
+            float x[11];
+            uint16_t want[11], got[11];
+            for (int j = 0; j < 11; j++)
+                x[j] = j < 5 ? f32_from_bits(f32_bits(exact) + (uint32_t[]){ 0, 1, 0xfff, 0x1000, 0x1001 }[j])
+                             : random_float(ANY_BITS);
+            kernels_portable.narrow(x, want, 11);
+            sets[i].narrow(x, got, 11);
+            for (int j = 0; j < 11; j++) wrong += got[j] != want[j] && !(isnan(half_value(got[j])) && isnan(x[j]));
+        }
+        CHECK(wrong == 0);
+    }
 }
 
 static void test_attend_combine_on_every_set_equals_portable(void) {
@@ -612,17 +634,21 @@ static void test_attend_combine_on_every_set_equals_portable(void) {
             }
 }
 
+/* Five rows of up to n keys. */
 static void check_softmax(const kernel_set *set, size_t n, style of) {
-    const size_t padded = (n + 7) / 8 * 8;
-    float *want = random_floats(padded, of), *got = guarded_alloc(padded * sizeof *got);
-    for (size_t i = 0; i < padded; i++) want[i] *= i < n ? 8 : 1e30f; /* what lies behind must not count */
-    memcpy(got, want, padded * sizeof *got);
-    float want_max, want_sum, max, sum;
-    kernels_portable.softmax_block(want, n, &want_max, &want_sum);
-    set->softmax_block(got, n, &max, &sum);
-    CHECK(same_floats(got, want, padded));
-    CHECK(same_floats(&max, &want_max, 1) && same_floats(&sum, &want_sum, 1));
-    for (size_t i = n; i < padded; i++) CHECK(f32_bits(got[i]) == 0);
+    enum { ROWS = 5 };
+    const size_t n_keys[ROWS] = { n, n > 3 ? n - 3 : 1, n, 1, n / 2 + 1 };
+    float *want = random_floats(ROWS * KV_BLOCK, of), *got = guarded_alloc(ROWS * KV_BLOCK * sizeof *got);
+    for (size_t i = 0; i < ROWS * KV_BLOCK; i++) /* what lies behind must not count */
+        want[i] *= i % KV_BLOCK < n_keys[i / KV_BLOCK] ? 8 : 1e30f;
+    memcpy(got, want, ROWS * KV_BLOCK * sizeof *got);
+    float want_max[ROWS], want_sum[ROWS], max[ROWS], sum[ROWS];
+    kernels_portable.softmax_block(want, ROWS, n_keys, want_max, want_sum);
+    set->softmax_block(got, ROWS, n_keys, max, sum);
+    CHECK(same_floats(got, want, ROWS * KV_BLOCK)); /* nor be written, beyond the next multiple of 8 */
+    CHECK(same_floats(max, want_max, ROWS) && same_floats(sum, want_sum, ROWS));
+    for (size_t i = 0; i < ROWS; i++)
+        for (size_t j = n_keys[i]; j % 8; j++) CHECK(f32_bits(got[i * KV_BLOCK + j]) == 0);
     guarded_free_all();
 }
 
@@ -636,13 +662,13 @@ static void test_softmax_block_on_every_set_equals_portable(void) {
 
 static void test_portable_softmax_block_is_the_naive_one(void) {
     for (size_t n = 1; n <= KV_BLOCK; n += 9) {
-        float *s = random_floats((n + 7) / 8 * 8, ORDINARY), before[KV_BLOCK], max, sum;
+        float *s = random_floats(KV_BLOCK, ORDINARY), before[KV_BLOCK], max, sum;
         double want_max = -INFINITY, want_sum = 0;
         for (size_t j = 0; j < n; j++) {
             before[j] = s[j];
             want_max = fmax(want_max, (double)s[j]);
         }
-        kernels_portable.softmax_block(s, n, &max, &sum);
+        kernels_portable.softmax_block(s, 1, &n, &max, &sum);
         CHECK((double)max == want_max);
         for (size_t j = 0; j < n; j++) {
             const double want = exp((double)before[j] - want_max);
@@ -663,7 +689,7 @@ static void test_pick_of_every_available_name_gives_a_whole_set(void) {
     CHECK(strcmp(sets[n_sets - 1].isa, "portable") == 0);
     for (size_t i = 0; i < n_sets; i++) {
         for (int kind = 0; kind < PACK_KINDS; kind++) CHECK(sets[i].matmul[kind] != NULL);
-        CHECK(sets[i].quantize && sets[i].rms_norm && sets[i].swiglu);
+        CHECK(sets[i].quantize && sets[i].rms_norm && sets[i].swiglu && sets[i].narrow);
         CHECK(sets[i].attend_scores && sets[i].softmax_block && sets[i].attend_values && sets[i].attend_combine);
     }
 }
@@ -702,6 +728,7 @@ int main(void) {
     RUN(test_portable_swiglu_is_the_naive_one);
     RUN(test_attention_on_every_set_equals_portable);
     RUN(test_portable_attention_is_the_naive_one);
+    RUN(test_narrow_on_every_set_equals_portable);
     RUN(test_attend_combine_on_every_set_equals_portable);
     RUN(test_softmax_block_on_every_set_equals_portable);
     RUN(test_portable_softmax_block_is_the_naive_one);
