@@ -14,7 +14,10 @@
 
 /* What one chunk of work reads of the weights: small enough for several chunks per thread and to stay in L1/L2 while
  * the tokens pass over it, large enough that handing it out costs nothing. */
-enum { CHUNK_BYTES = 48 * 1024 };
+enum {
+    CHUNK_BYTES = 48 * 1024,
+    CHUNK_TOKENS = 192, /* sixteen tiles of twelve: their activations stay in L2, and many threads find work */
+};
 
 typedef struct pack_format {
     int dtype;
@@ -285,25 +288,52 @@ void act_load(act_buffer *buffer, const float *x, size_t ld_x, size_t n_tokens, 
 
 /* ---- products --------------------------------------------------------------------------------------------- */
 
+/* A product is cut in both directions: runs of groups of about CHUNK_BYTES, and runs of tokens. */
+typedef struct product_cut {
+    size_t groups, tokens;         /* of a chunk, but the last of each direction             */
+    size_t n_group_runs, n_chunks; /* a chunk's index is token run * n_group_runs + group run */
+} product_cut;
+
 typedef struct product_work {
     const matmul_job *jobs;
+    product_cut cuts[4]; /* of each job */
     size_t n_jobs;
-    size_t first_chunk[5]; /* of each job; [n_jobs] is the total */
-    size_t chunk_groups[4];
     const act_buffer *buffer;
     size_t n_tokens;
     const kernel_set *kernels;
 } product_work;
 
+/* The part of a job that a chunk is about. */
+typedef struct product_part {
+    const matmul_job *job;
+    size_t group, n_groups, token, n_tokens;
+} product_part;
+
+static product_part find_part(const product_work *work, size_t chunk) {
+    size_t j = 0;
+    while (chunk >= work->cuts[j].n_chunks) chunk -= work->cuts[j++].n_chunks;
+    const product_cut *cut = &work->cuts[j];
+    const size_t group = chunk % cut->n_group_runs * cut->groups, token = chunk / cut->n_group_runs * cut->tokens;
+    return (product_part){
+        .job = &work->jobs[j],
+        .group = group,
+        .n_groups = size_min(cut->groups, work->jobs[j].w->n_groups - group),
+        .token = token,
+        .n_tokens = size_min(cut->tokens, work->n_tokens - token),
+    };
+}
+
+static void run_kernel(const product_work *work, const product_part *part) {
+    const matrix *m = part->job->w;
+    work->kernels->matmul[m->kind](m->data + part->group * m->group_bytes, part->n_groups, &work->buffer->a,
+                                   part->token, part->n_tokens, part->job->out + part->group * GROUP_ROWS,
+                                   part->job->ld_out);
+}
+
 static void product_chunk(void *context, size_t chunk) {
     const product_work *work = context;
-    size_t j = 0;
-    while (chunk >= work->first_chunk[j + 1]) j++;
-    const matmul_job *job = &work->jobs[j];
-    const size_t first = (chunk - work->first_chunk[j]) * work->chunk_groups[j];
-    const size_t n_groups = size_min(work->chunk_groups[j], job->w->n_groups - first);
-    work->kernels->matmul[job->w->kind](job->w->data + first * job->w->group_bytes, n_groups, &work->buffer->a, 0,
-                                        work->n_tokens, job->out + first * GROUP_ROWS, job->ld_out);
+    const product_part part = find_part(work, chunk);
+    run_kernel(work, &part);
 }
 
 #ifdef PN_USE_BLAS
@@ -314,26 +344,35 @@ enum { BLAS_MIN_TOKENS = 32, BLAS_PANEL_GROUPS = 32 };
 /* A panel of rows to floats, then one single-threaded sgemm: out[t][row] = x[t] . w[row]. */
 static void blas_chunk(void *context, size_t chunk) {
     const product_work *work = context;
-    size_t j = 0;
-    while (chunk >= work->first_chunk[j + 1]) j++;
-    const matmul_job *job = &work->jobs[j];
-    const matrix *m = job->w;
+    const product_part part = find_part(work, chunk);
+    const matrix *m = part.job->w;
     const activations *a = &work->buffer->a;
-    const size_t first = (chunk - work->first_chunk[j]) * BLAS_PANEL_GROUPS;
-    const size_t n_groups = size_min(BLAS_PANEL_GROUPS, m->n_groups - first), rows = n_groups * GROUP_ROWS;
+    const size_t rows = part.n_groups * GROUP_ROWS, row = part.group * GROUP_ROWS;
     float *panel = malloc(rows * m->cols * sizeof *panel);
     if (!panel) { /* the kernels need no memory */
-        work->kernels->matmul[m->kind](m->data + first * m->group_bytes, n_groups, a, 0, work->n_tokens,
-                                       job->out + first * GROUP_ROWS, job->ld_out);
+        run_kernel(work, &part);
         return;
     }
-    for (size_t r = 0; r < rows; r++) matrix_read_row(m, first * GROUP_ROWS + r, panel + r * m->cols);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)work->n_tokens, (int)rows, (int)m->cols, 1.0f, a->x,
-                (int)a->ld_x, panel, (int)m->cols, 0.0f, job->out + first * GROUP_ROWS, (int)job->ld_out);
+    for (size_t r = 0; r < rows; r++) matrix_read_row(m, row + r, panel + r * m->cols);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)part.n_tokens, (int)rows, (int)m->cols, 1.0f, a->x,
+                (int)a->ld_x, panel, (int)m->cols, 0.0f, part.job->out + row, (int)part.job->ld_out);
     free(panel);
 }
 
 #endif
+
+/* Pairs of groups, because wide vectors take two at a time. */
+static product_cut cut_product(const matrix *m, size_t n_tokens, bool blas) {
+    product_cut cut = { .groups = size_max(2, CHUNK_BYTES / m->group_bytes / 2 * 2), .tokens = CHUNK_TOKENS };
+#ifdef PN_USE_BLAS
+    if (blas) cut = (product_cut){ .groups = BLAS_PANEL_GROUPS, .tokens = n_tokens };
+#else
+    (void)blas;
+#endif
+    cut.n_group_runs = (m->n_groups + cut.groups - 1) / cut.groups;
+    cut.n_chunks = cut.n_group_runs * ((n_tokens + cut.tokens - 1) / cut.tokens);
+    return cut;
+}
 
 void matmul_run(const matmul_job *jobs, size_t n_jobs, const act_buffer *buffer, size_t n_tokens,
                 const kernel_set *kernels, threads *pool, bool use_blas) {
@@ -346,15 +385,10 @@ void matmul_run(const matmul_job *jobs, size_t n_jobs, const act_buffer *buffer,
 #else
     (void)use_blas;
 #endif
+    size_t n_chunks = 0;
     for (size_t j = 0; j < n_jobs; j++) {
-        const matrix *m = jobs[j].w;
-        work.chunk_groups[j] = size_max(1, CHUNK_BYTES / m->group_bytes);
-#ifdef PN_USE_BLAS
-        if (blas) work.chunk_groups[j] = BLAS_PANEL_GROUPS;
-#endif
-        const size_t n_chunks = (m->n_groups + work.chunk_groups[j] - 1) / work.chunk_groups[j];
-        work.first_chunk[j + 1] = work.first_chunk[j] + n_chunks;
+        work.cuts[j] = cut_product(jobs[j].w, n_tokens, blas);
+        n_chunks += work.cuts[j].n_chunks;
     }
-    (void)blas;
-    threads_run(pool, run, &work, work.first_chunk[n_jobs]);
+    threads_run(pool, run, &work, n_chunks);
 }
