@@ -18,13 +18,14 @@ BIN  := .venv/bin
 PIP  := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 JOBS := $(shell nproc 2>/dev/null || echo 2)
 
-C_SOURCES := $(wildcard csrc/*.c csrc/kernels/*.c)
-C_HEADERS := $(wildcard csrc/*.h csrc/kernels/*.h)
-C_TESTS   := $(patsubst tests/c/%.c,%,$(wildcard tests/c/test_*.c))
-WARNINGS  := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wvla -Wconversion
+C_SOURCES  := $(wildcard csrc/*.c csrc/kernels/*.c)
+C_HEADERS  := $(wildcard csrc/*.h csrc/kernels/*.h)
+C_TESTS    := $(patsubst tests/c/%.c,%,$(wildcard tests/c/test_*.c))
+C_PROGRAMS := $(C_TESTS) logit_bits
+WARNINGS   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wvla -Wconversion
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test build wheel lint asan bench bench-kernels clean distclean without-blas c-tests asan-c asan-python FORCE
+.PHONY: help chat test build wheel lint asan conformance bench bench-kernels clean distclean without-blas c-tests asan-c asan-python FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | while IFS='	' read -r name text; do \
@@ -60,6 +61,13 @@ lint: .venv/.dev ## ruff, mypy --strict, clang-format, C warnings, direction of 
 	$(BIN)/python tools/check_sizes.py
 
 asan: asan-c asan-python ## C tests and pytest under AddressSanitizer and UndefinedBehaviorSanitizer
+
+conformance: .venv/.test ## the same bits on AArch64: C tests and whole models, cross-compiled and emulated
+	@$(BIN)/python tests/conformance.py --tools
+	@$(MAKE) -j$(JOBS) build/c/logit_bits >&2
+	@$(MAKE) -j$(JOBS) $(C_PROGRAMS:%=build/aarch64/%) OBJ=build/aarch64 COMPILER=aarch64-linux-gnu-gcc \
+	    AR=aarch64-linux-gnu-ar PLATFORM=linux-aarch64 EXTRA=-static >&2
+	@exec $(BIN)/python tests/conformance.py build/c build/aarch64
 
 bench: build .venv/.test ## measure speed beside another engine (benchmarks/); ARGS is passed on
 	@exec $(BIN)/python benchmarks/compare.py $(ARGS)
@@ -118,10 +126,15 @@ endif
 	@touch $@
 
 # ---- C tests -------------------------------------------------------------------------------------------------------
-# All of the core in one archive, one program per tests/c/test_*.c. OBJ and SANITIZE select the plain or checked build.
+# All of the core in one archive, one program per tests/c/test_*.c. OBJ is the folder of one build of them all, EXTRA are
+# its flags; COMPILER, AR and PLATFORM (as Python spells it, linux-aarch64) make it one for another machine. Loops of the
+# programs themselves stay plain: gcc 12 for AArch64 ends with an internal error over two of them.
 
 OBJ      ?= build/c
-SANITIZE ?=
+EXTRA    ?=
+COMPILER ?= $(CC)
+PLATFORM ?=
+TEST_FLAGS := -fno-tree-vectorize -Itests/c
 
 c-tests: .venv/.run ## build and run the C tests alone
 	@$(MAKE) -j$(JOBS) $(C_TESTS:%=$(OBJ)/%)
@@ -130,22 +143,22 @@ c-tests: .venv/.run ## build and run the C tests alone
 $(OBJ)/flags: .venv/.run build_ffi.py build/settings
 	@mkdir -p $(OBJ)/csrc/kernels
 	@$(BIN)/python build_ffi.py ldflags >$(OBJ)/ldflags
-	@$(BIN)/python build_ffi.py cflags | grep -v DNDEBUG >$@
-	@printf '%s\n' -UNDEBUG -Icsrc $(WARNINGS) $(SANITIZE) >>$@
+	@$(PLATFORM:%=_PYTHON_HOST_PLATFORM=%) $(BIN)/python build_ffi.py cflags | grep -v DNDEBUG >$@
+	@printf '%s\n' -UNDEBUG -Icsrc $(WARNINGS) $(EXTRA) >>$@
 
 $(OBJ)/%.o: %.c $(OBJ)/flags
-	@$(CC) $(CFLAGS) @$(OBJ)/flags -MMD -MP -c $< -o $@
+	@$(COMPILER) $(CFLAGS) @$(OBJ)/flags -MMD -MP -c $< -o $@
 
 $(OBJ)/libpantheon.a: $(C_SOURCES:%.c=$(OBJ)/%.o)
-	@rm -f $@ && ar rcs $@ $^
+	@rm -f $@ && $(AR) rcs $@ $^
 
-$(OBJ)/test_%: tests/c/test_%.c $(OBJ)/libpantheon.a
-	@$(CC) $(CFLAGS) @$(OBJ)/flags -Itests/c -MMD -MP -MF $@.d $< $(OBJ)/libpantheon.a @$(OBJ)/ldflags -o $@
+$(C_PROGRAMS:%=$(OBJ)/%): $(OBJ)/%: tests/c/%.c $(OBJ)/libpantheon.a
+	@$(COMPILER) $(CFLAGS) @$(OBJ)/flags $(TEST_FLAGS) -MMD -MP -MF $@.d $< $(OBJ)/libpantheon.a @$(OBJ)/ldflags -o $@
 
 $(OBJ)/bench_%: benchmarks/bench_%.c $(OBJ)/libpantheon.a
-	@$(CC) $(CFLAGS) @$(OBJ)/flags -MMD -MP -MF $@.d $< $(OBJ)/libpantheon.a @$(OBJ)/ldflags -o $@
+	@$(COMPILER) $(CFLAGS) @$(OBJ)/flags -MMD -MP -MF $@.d $< $(OBJ)/libpantheon.a @$(OBJ)/ldflags -o $@
 
--include $(wildcard $(OBJ)/csrc/*.d $(OBJ)/csrc/kernels/*.d $(OBJ)/test_*.d $(OBJ)/bench_*.d)
+-include $(wildcard $(OBJ)/csrc/*.d $(OBJ)/csrc/kernels/*.d $(OBJ)/*.d)
 
 # ---- Sanitizers ----------------------------------------------------------------------------------------------------
 # A build of its own below build/asan; the package in place is not touched, and PYTHONSAFEPATH keeps the tests' own child
@@ -155,7 +168,7 @@ ASAN_FLAGS := -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -f
 
 asan-c: .venv/.run
 	@UBSAN_OPTIONS=print_stacktrace=1 ASAN_OPTIONS=detect_leaks=1 \
-	    $(MAKE) c-tests OBJ=build/asan/c SANITIZE='$(ASAN_FLAGS)' >&2
+	    $(MAKE) c-tests OBJ=build/asan/c EXTRA='$(ASAN_FLAGS)' >&2
 
 asan-python: build/asan/python/.built .venv/.test
 	@rm -f build/asan/report.*; \

@@ -4,16 +4,15 @@ Executed by cffi's setuptools hook (see setup.py), never imported by the package
 asks it for the flags of the C tests: `python build_ffi.py cflags` and `... ldflags` print them, one per line.
 
 The one thing to know first: our flags come after those of the environment and of Python. -O3 -DNDEBUG, because a user's
-CFLAGS replace Python's own and would leave the kernels unoptimized; -march=x86-64 and the -mno- flags, because a user's
--march=native or -mavx2 would put wide instructions outside of the kernels, where no check of the CPU guards them (the
-kernels switch them on again, function by function); -fno-fast-math, because equal bits and NaN checks die of it, and at
-the link too, because there it would bring code that makes the whole process flush denormals.
+CFLAGS replace Python's own and would leave the kernels unoptimized; the -march of the baseline and the -mno- flags,
+because a user's -march=native or -mavx2 would put wide instructions outside of the kernels, where no check of the CPU
+guards them (the kernels switch them on again, function by function); -fno-fast-math, because equal bits and NaN checks
+die of it, and at the link too, because there it would bring code that makes the whole process flush denormals.
 """
 
 from __future__ import annotations
 
 import os
-import platform
 import re
 import shlex
 import shutil
@@ -28,9 +27,12 @@ USE_BLAS = os.environ.get("USE_BLAS", "") not in ("", "0")
 
 STRICT_MATH = ["-O3", "-fno-fast-math", "-fno-unsafe-math-optimizations"]  # -O3 also stands against an -Ofast
 FLAGS = ["-std=c11", "-D_GNU_SOURCE", *STRICT_MATH, "-DNDEBUG", "-ffp-contract=off", "-fvisibility=hidden", "-pthread"]
-if sys.platform == "linux" and platform.machine() in ("x86_64", "AMD64"):
+PLATFORM = sysconfig.get_platform()  # what is built for; a cross build says it in _PYTHON_HOST_PLATFORM
+if PLATFORM == "linux-x86_64":
     FLAGS += ["-march=x86-64", "-mtune=generic", "-mno-sse3", "-mno-avx"]
     FLAGS += ["-mno-bmi", "-mno-bmi2", "-mno-lzcnt", "-mno-popcnt"]  # not part of the two above
+elif PLATFORM == "linux-aarch64":
+    FLAGS += ["-march=armv8-a", "-mtune=generic"]
 
 # Python's own function that C may call; pantheon/_native.py defines it.
 CALLBACKS = """

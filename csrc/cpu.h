@@ -8,6 +8,8 @@
 bool cpu_has_avx2(void);
 /* The same, with AVX-512 (F, BW, DQ, VL) and VNNI. */
 bool cpu_has_avx512vnni(void);
+/* The CPU has the AArch64 dot product instructions (sdot). False on other architectures. */
+bool cpu_has_dotprod(void);
 /* Cores' worth of time that the cgroups of this process allow, or 0 if they set no limit. `root` stands before /proc
  * and /sys: "" is this machine. */
 double cpu_quota(const char *root);

@@ -32,6 +32,7 @@ IS_X86 = IS_LINUX and platform.machine() == "x86_64"
 HOSTILE_FLAGS = "-g -march=native -ffast-math -funsafe-math-optimizations"
 if IS_X86:
     HOSTILE_FLAGS += " -mavx2 -mfma -mf16c -mavx512f -mbmi2 -mlzcnt -mpopcnt"
+IS_AARCH64 = IS_LINUX and platform.machine() == "aarch64"
 NOT_SHIPPED = shutil.ignore_patterns(
     ".git", ".venv", "build", "dist", "*.egg-info", "*.so", "*.o", "__pycache__", ".*_cache", ".hypothesis"
 )
@@ -130,11 +131,13 @@ def test_flags_of_the_environment_do_not_replace_ours(built: Built) -> None:
         if IS_X86:
             assert [word for word in words if word.startswith("-march")][-1] == "-march=x86-64"
             assert words.index("-mavx2") < words.index("-mno-avx")
+        if IS_AARCH64:
+            assert [word for word in words if word.startswith("-march")][-1] == "-march=armv8-a"
         assert words.index("-ffast-math") < words.index("-fno-fast-math")
 
 
 @pytest.mark.packaging
-@pytest.mark.skipif(not IS_X86, reason="the check knows x86-64 on Linux")
+@pytest.mark.skipif(not (IS_X86 or IS_AARCH64), reason="the check knows x86-64 and AArch64 on Linux")
 def test_no_wide_instruction_stands_outside_of_the_kernels(built: Built) -> None:
     assert isa.check(built.wheel) == []
 
@@ -242,3 +245,42 @@ def test_the_check_does_not_call_clean_what_it_cannot_see(tmp_path: Path) -> Non
     (tmp_path / "plain.c").write_text("int plain(int x) { return x + 1; }\n")
     run([os.environ.get("CC", "cc"), "-fPIC", "-shared", tmp_path / "plain.c", "-o", tmp_path / "plain.so"])
     assert ["no kernel found" in problem for problem in isa.check(tmp_path / "plain.so")] == [True]
+
+
+AARCH64_LISTING = """
+core.so:     file format elf64-littleaarch64
+
+0000000000000000 <matmul_q8_neon_dot.part.0>:
+   0:\t4f80e000 \tsdot\tv0.4s, v0.16b, v0.4b[0]
+
+0000000000000010 <matmul_q8_neon>:
+  10:\t0e217800 \tfcvtl\tv0.4s, v1.4h
+  14:\t0e208020 \tsmlal\tv0.8h, v1.8b, v0.8b
+  18:\t33001c20 \tbfxil\tw0, w1, #0, #8
+
+0000000000000020 <__aarch64_cas8_acq_rel>:
+  20:\tc8e0fc41 \tcasal\tx0, x1, [x2]
+
+0000000000000030 <stray>:
+  30:\t4f80e000 \tsdot\tv0.4s, v0.16b, v0.4b[0]
+  34:\t0e401400 \tfadd\tv0.4h, v0.4h, v0.4h
+  38:\t65800000 \tfadd\tz0.s, z0.s, z0.s
+  3c:\tb8e10000 \tldaddal\tw1, w0, [x0]
+"""
+
+
+def test_the_check_finds_strays_in_a_listing_of_aarch64() -> None:
+    outside, inside = isa.scan(AARCH64_LISTING)
+    assert {found.function for found in outside} == {"stray"}
+    assert [found.instruction.split("\t")[0] for found in outside] == ["sdot", "fadd", "fadd", "ldaddal"]
+    assert inside == 2
+
+
+@pytest.mark.parametrize("target", ["linux-x86_64", "linux-aarch64"])
+def test_a_cross_build_gets_the_flags_of_its_target(target: str) -> None:
+    command = [sys.executable, ROOT / "build_ffi.py", "cflags"]
+    words = run(command, env=plain_environment(_PYTHON_HOST_PLATFORM=target)).split()
+    baseline = {"linux-x86_64": "-march=x86-64", "linux-aarch64": "-march=armv8-a"}
+    assert [word for word in words if word.startswith("-march")] == [baseline[target]]
+    assert ("-mno-avx" in words) == (target == "linux-x86_64")
+    assert "-ffp-contract=off" in words

@@ -31,7 +31,11 @@ C_RANKS: list[tuple[int, str, str]] = [
     (2, "dtype pretokenize sniff", "element types; text to pieces; what a file is that is not GGUF"),
     (3, "gguf gguf_get cpu threads mathf", "a validated file; the machine; exp, sin and cos of our own"),
     (4, "kernels/kernels kernels/dispatch", "the contract of the inner loops; which file of them runs"),
-    (4, "kernels/portable kernels/avx2 kernels/avx512 kernels/neon", "the inner loops, by instruction set"),
+    (
+        4,
+        "kernels/portable kernels/avx2 kernels/avx512 kernels/neon kernels/neon_dot",
+        "the inner loops, by instruction set",
+    ),
     (4, "bpe spm special vocab quantize", "pieces to ids; control tokens; the vocabulary; GGUF to GGUF"),
     (5, "tokenizer arch matmul", "text to ids; hyper-parameters; packed weights"),
     (6, "kv scratch", "a conversation's cache; working memory"),

@@ -14,6 +14,9 @@ static const kernel_set *const KERNEL_SETS[] = {
 #if defined(__x86_64__)
     &kernels_avx512,
     &kernels_avx2,
+#elif defined(__aarch64__)
+    &kernels_neon_dot,
+    &kernels_neon,
 #endif
     &kernels_portable, /* last, always usable */
 };

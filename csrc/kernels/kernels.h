@@ -99,6 +99,8 @@ typedef struct kernel_set {
 extern const kernel_set kernels_portable;
 #if defined(__x86_64__)
 extern const kernel_set kernels_avx2, kernels_avx512;
+#elif defined(__aarch64__)
+extern const kernel_set kernels_neon, kernels_neon_dot;
 #endif
 
 /* The named set, or the best usable one for NULL; all entries filled in. PN_ERR_ISA if the name is unknown or its set
@@ -115,5 +117,7 @@ static inline bool pack_is_quantized(pack_kind kind) {
 
 #define PN_AVX2   __attribute__((target("avx2,f16c,fma")))
 #define PN_AVX512 __attribute__((target("avx2,f16c,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")))
+/* The architecture is named too because gcc's header gives its intrinsics that one and inlines them into no less. */
+#define PN_NEON_DOT __attribute__((target("arch=armv8.2-a+dotprod")))
 
 #endif

@@ -1,0 +1,472 @@
+/* neon.c - the kernels for AArch64: what every such processor can run.                                  (rank 4)
+ *
+ * The order of operations is that of kernels.h; products of 8 bits by sdot are neon_dot.c's.
+ *
+ * Inner loops, instructions as gcc 12 compiles them (for a block of 32 along K times 8 rows; nothing is spilled):
+ *   8-bit tile: 182 for two tokens (64 smull and smlal, 32 sadalp, 16 dup), 97 for one (5 of them prefetches). The
+ *     products are widened to 16 bits, where two of them fit, and added in pairs to 32.
+ *   4-bit tile: 164 for two tokens (64 smlal, 16 dup), Q4M 170; 91 and 93 for one. All eight products of a sum fit 16 bits.
+ *   float tile, per k: 36 for eight tokens (16 fmla), F16 and BF16 38; 22 for one token and four groups (8 fmla).
+ *   attention, per element of the head or per key: 46 or 47 for six queries times 16 (24 fmla). */
+#include "kernels/kernels.h"
+
+#if defined(__aarch64__)
+
+#include "mathf.h"
+
+#include <arm_neon.h>
+#include <math.h>
+
+/* The body functions take the tile width as a constant and must vanish into their callers. */
+#define INLINE_NEON static inline __attribute__((always_inline))
+
+/* Keeps loads on their side: gcc would begin them so early that the registers do not suffice and sums are spilled. */
+#define LOAD_NO_EARLIER() __asm__ volatile("" ::: "memory")
+
+/* 8 halves as floats: elements 0-3, 4-7. Read as bytes, for packed weights promise no alignment. */
+INLINE_NEON float32x4x2_t load8_f16_neon(const void *p) {
+    const float16x8_t halves = vreinterpretq_f16_u8(vld1q_u8(p));
+    return (float32x4x2_t){ { vcvt_f32_f16(vget_low_f16(halves)), vcvt_high_f32_f16(halves) } };
+}
+INLINE_NEON int8x16_t load16_neon(const uint8_t *p) {
+    return vreinterpretq_s8_u8(vld1q_u8(p));
+}
+/* Four activation bytes in every 32-bit lane: each row meets the same quad. */
+INLINE_NEON int8x16_t quad_neon(const int8_t *p) {
+    int32_t v;
+    memcpy(&v, p, sizeof v);
+    return vreinterpretq_s8_s32(vdupq_n_s32(v));
+}
+/* One token alone is bound by memory: it fetches ahead. */
+INLINE_NEON void prefetch_neon(const uint8_t *w, size_t block_bytes) {
+    for (size_t line = 0; line < block_bytes; line += 64) __builtin_prefetch(w + 1024 + line);
+}
+
+/* 8 lanes in the order of kernels.h: ((0+4) + (2+6)) + ((1+5) + (3+7)). */
+INLINE_NEON float sum8_neon(float32x4x2_t v) {
+    const float32x4_t q = vaddq_f32(v.val[0], v.val[1]);
+    const float32x2_t d = vadd_f32(vget_low_f32(q), vget_high_f32(q));
+    return vget_lane_f32(d, 0) + vget_lane_f32(d, 1);
+}
+
+/* ---- 8-bit weights ---------------------------------------------------------------------------------------- */
+
+/* Two products of at most 128 * 127 fit 16 bits: quads v and v + 1 meet there, then each pair of neighbours is added to
+ * 32 bits. pairs[h] holds rows 2h and 2h + 1, two halves of each row's sum side by side. */
+INLINE_NEON void q8_products_neon(int32x4_t pairs[2], int8x16_t w0, int8x16_t w1, int8x16_t x0, int8x16_t x1) {
+    const int16x8_t low = vmlal_s8(vmull_s8(vget_low_s8(w0), vget_low_s8(x0)), vget_low_s8(w1), vget_low_s8(x1));
+    const int16x8_t high = vmlal_high_s8(vmull_high_s8(w0, x0), w1, x1);
+    pairs[0] = vpadalq_s16(pairs[0], low);
+    pairs[1] = vpadalq_s16(pairs[1], high);
+}
+
+/* One group times `nt` tokens from token t. */
+INLINE_NEON void q8_tile_neon(const uint8_t *w, const activations *a, size_t t, const int nt, float *out,
+                              size_t ld_out) {
+    const size_t n_blocks = a->k / BLOCK_K;
+    const int8_t *q = a->q + t * a->k;
+    const float *d = a->d + t * n_blocks;
+    float32x4_t acc[2][2];
+    for (int i = 0; i < nt; i++) acc[i][0] = acc[i][1] = vdupq_n_f32(0);
+    for (size_t b = 0; b < n_blocks; b++, w += Q8_BLOCK_BYTES, q += BLOCK_K, d++) {
+        int32x4_t pairs[2][4];
+        for (int i = 0; i < nt; i++)
+            for (int h = 0; h < 4; h++) pairs[i][h] = vdupq_n_s32(0);
+        if (nt == 1) prefetch_neon(w, Q8_BLOCK_BYTES);
+#pragma GCC unroll 4
+        for (int v = 0; v < 8; v += 2) {
+            const uint8_t *at = w + 16 + v * 32;
+            LOAD_NO_EARLIER();
+            const int8x16_t w0 = load16_neon(at), w1 = load16_neon(at + 32);
+            const int8x16_t w2 = load16_neon(at + 16), w3 = load16_neon(at + 48);
+            for (int i = 0; i < nt; i++) {
+                const int8_t *quads = q + (size_t)i * a->k + v * 4;
+                const int8x16_t x0 = quad_neon(quads), x1 = quad_neon(quads + 4);
+                q8_products_neon(&pairs[i][0], w0, w1, x0, x1);
+                q8_products_neon(&pairs[i][2], w2, w3, x0, x1);
+            }
+        }
+        const float32x4x2_t dw = load8_f16_neon(w);
+        for (int i = 0; i < nt; i++)
+            for (int h = 0; h < 2; h++) {
+                const float32x4_t sums = vcvtq_f32_s32(vpaddq_s32(pairs[i][2 * h], pairs[i][2 * h + 1]));
+                acc[i][h] = vfmaq_f32(acc[i][h], sums, vmulq_n_f32(dw.val[h], d[(size_t)i * n_blocks]));
+            }
+    }
+    for (int i = 0; i < nt; i++)
+        for (int h = 0; h < 2; h++) vst1q_f32(out + (t + (size_t)i) * ld_out + 4 * h, acc[i][h]);
+}
+
+/* ---- 4-bit weights ---------------------------------------------------------------------------------------- */
+
+/* Sums of rows in 16 bits, which eight products of at most 15 * 127 fit: halves[h] holds rows 2h and 2h + 1. */
+INLINE_NEON void q4_products_neon(int16x8_t halves[2], int8x16_t w, int8x16_t x) {
+    halves[0] = vmlal_s8(halves[0], vget_low_s8(w), vget_low_s8(x));
+    halves[1] = vmlal_high_s8(halves[1], w, x);
+}
+
+/* `offset` constant: Q4M (scale and offset per row) or Q4 (nibbles count from -8). */
+INLINE_NEON void q4_tile_neon(const uint8_t *w, const activations *a, size_t t, const int nt, const bool offset,
+                              float *out, size_t ld_out) {
+    const size_t n_blocks = a->k / BLOCK_K, block_bytes = offset ? Q4M_BLOCK_BYTES : Q4_BLOCK_BYTES;
+    const int8_t *q = a->q + t * a->k;
+    const uint8x16_t nibble = vdupq_n_u8(15);
+    float32x4_t acc[2][2];
+    for (int i = 0; i < nt; i++) acc[i][0] = acc[i][1] = vdupq_n_f32(0);
+    for (size_t b = 0; b < n_blocks; b++, w += block_bytes, q += BLOCK_K) {
+        int16x8_t halves[2][4];
+        for (int i = 0; i < nt; i++)
+            for (int h = 0; h < 4; h++) halves[i][h] = vdupq_n_s16(0);
+        if (nt == 1) prefetch_neon(w, block_bytes);
+#pragma GCC unroll 4
+        for (int v = 0; v < 4; v++)
+#pragma GCC unroll 2
+            for (int h = 0; h < 2; h++) {
+                const uint8x16_t both = vld1q_u8(w + (offset ? 32 : 16) + v * 32 + h * 16);
+                const int8x16_t low = vreinterpretq_s8_u8(vandq_u8(both, nibble));
+                const int8x16_t high = vreinterpretq_s8_u8(vshrq_n_u8(both, 4));
+                for (int i = 0; i < nt; i++) {
+                    const int8_t *quads = q + (size_t)i * a->k + v * 4;
+                    q4_products_neon(&halves[i][2 * h], low, quad_neon(quads));
+                    q4_products_neon(&halves[i][2 * h], high, quad_neon(quads + 16));
+                }
+            }
+        const float32x4x2_t dw = load8_f16_neon(w), mw = offset ? load8_f16_neon(w + 16) : dw;
+        for (int i = 0; i < nt; i++) {
+            const size_t at = (t + (size_t)i) * n_blocks + b;
+            for (int h = 0; h < 2; h++) {
+                int32x4_t sums = vpaddq_s32(vpaddlq_s16(halves[i][2 * h]), vpaddlq_s16(halves[i][2 * h + 1]));
+                if (!offset) sums = vaddq_s32(sums, vdupq_n_s32(a->bias4[at]));
+                acc[i][h] = vfmaq_f32(acc[i][h], vcvtq_f32_s32(sums), vmulq_n_f32(dw.val[h], a->d[at]));
+                if (offset) acc[i][h] = vfmaq_n_f32(acc[i][h], mw.val[h], a->ds[at]);
+            }
+        }
+    }
+    for (int i = 0; i < nt; i++)
+        for (int h = 0; h < 2; h++) vst1q_f32(out + (t + (size_t)i) * ld_out + 4 * h, acc[i][h]);
+}
+
+/* ---- float weights ---------------------------------------------------------------------------------------- */
+
+/* Element k of a group's rows. */
+INLINE_NEON float32x4x2_t load8_neon(const uint8_t *w, size_t k, const pack_kind kind) {
+    if (kind == PACK_F16) return load8_f16_neon(w + k * 16);
+    if (kind == PACK_F32)
+        return (float32x4x2_t){ { vreinterpretq_f32_u8(vld1q_u8(w + k * 32)),
+                                  vreinterpretq_f32_u8(vld1q_u8(w + k * 32 + 16)) } };
+    const uint16x8_t halves = vreinterpretq_u16_u8(vld1q_u8(w + k * 16));
+    return (float32x4x2_t){ { vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(halves), 16)),
+                              vreinterpretq_f32_u32(vshll_high_n_u16(halves, 16)) } };
+}
+
+/* `ng` groups times `nt` tokens: with one token several groups run side by side, to hide the latency of the adds. */
+INLINE_NEON void float_tile_neon(const uint8_t *w, size_t group_bytes, const int ng, const activations *a, size_t t,
+                                 const int nt, const pack_kind kind, float *out, size_t ld_out) {
+    const float *x = a->x + t * a->ld_x;
+    float32x4_t acc[4][8][2];
+    for (int g = 0; g < ng; g++)
+        for (int i = 0; i < nt; i++) acc[g][i][0] = acc[g][i][1] = vdupq_n_f32(0);
+    for (size_t k = 0; k < a->k; k++)
+        for (int g = 0; g < ng; g++) {
+            const float32x4x2_t weights = load8_neon(w + (size_t)g * group_bytes, k, kind);
+#pragma GCC unroll 8
+            for (int i = 0; i < nt; i++)
+                for (int h = 0; h < 2; h++)
+                    acc[g][i][h] = vfmaq_n_f32(acc[g][i][h], weights.val[h], x[(size_t)i * a->ld_x + k]);
+        }
+    for (int g = 0; g < ng; g++)
+        for (int i = 0; i < nt; i++)
+            for (int h = 0; h < 2; h++)
+                vst1q_f32(out + (t + (size_t)i) * ld_out + g * GROUP_ROWS + 4 * h, acc[g][i][h]);
+}
+
+INLINE_NEON void matmul_float_neon(const uint8_t *w, size_t n_groups, const activations *a, size_t t0, size_t n_t,
+                                   const pack_kind kind, float *out, size_t ld_out) {
+    const size_t group_bytes = a->k * GROUP_ROWS * (kind == PACK_F32 ? 4 : 2);
+    const size_t end = t0 + n_t;
+    size_t t = t0;
+    for (; t + 8 <= end; t += 8)
+        for (size_t g = 0; g < n_groups; g++)
+            float_tile_neon(w + g * group_bytes, group_bytes, 1, a, t, 8, kind, out + g * GROUP_ROWS, ld_out);
+    for (; t + 3 <= end; t += 3)
+        for (size_t g = 0; g < n_groups; g++)
+            float_tile_neon(w + g * group_bytes, group_bytes, 1, a, t, 3, kind, out + g * GROUP_ROWS, ld_out);
+    for (; t < end; t++) {
+        size_t g = 0;
+        for (; g + 4 <= n_groups; g += 4)
+            float_tile_neon(w + g * group_bytes, group_bytes, 4, a, t, 1, kind, out + g * GROUP_ROWS, ld_out);
+        for (; g < n_groups; g++)
+            float_tile_neon(w + g * group_bytes, group_bytes, 1, a, t, 1, kind, out + g * GROUP_ROWS, ld_out);
+    }
+}
+
+/* ---- the table's entries: all groups for each tile of tokens, so that the tile's activations stay in L1 --------- */
+
+#define MATMUL_QUANTIZED_NEON(name, block_bytes, tile)                                                                 \
+    static void name(const uint8_t *w, size_t n_groups, const activations *a, size_t t0, size_t n_t, float *out,       \
+                     size_t ld_out) {                                                                                  \
+        const size_t group_bytes = a->k / BLOCK_K * (block_bytes), end = t0 + n_t;                                     \
+        size_t t = t0;                                                                                                 \
+        for (; t + 2 <= end; t += 2)                                                                                   \
+            for (size_t g = 0; g < n_groups; g++) tile(w + g * group_bytes, t, 2, out + g * GROUP_ROWS);               \
+        for (; t < end; t++)                                                                                           \
+            for (size_t g = 0; g < n_groups; g++) tile(w + g * group_bytes, t, 1, out + g * GROUP_ROWS);               \
+    }
+#define Q8_TILE(w, t, nt, out)  q8_tile_neon(w, a, t, nt, out, ld_out)
+#define Q4_TILE(w, t, nt, out)  q4_tile_neon(w, a, t, nt, false, out, ld_out)
+#define Q4M_TILE(w, t, nt, out) q4_tile_neon(w, a, t, nt, true, out, ld_out)
+
+MATMUL_QUANTIZED_NEON(matmul_q8_neon, Q8_BLOCK_BYTES, Q8_TILE)
+MATMUL_QUANTIZED_NEON(matmul_q4_neon, Q4_BLOCK_BYTES, Q4_TILE)
+MATMUL_QUANTIZED_NEON(matmul_q4m_neon, Q4M_BLOCK_BYTES, Q4M_TILE)
+
+static void matmul_f32_neon(const uint8_t *w, size_t n_groups, const activations *a, size_t t0, size_t n_t, float *out,
+                            size_t ld_out) {
+    matmul_float_neon(w, n_groups, a, t0, n_t, PACK_F32, out, ld_out);
+}
+static void matmul_f16_neon(const uint8_t *w, size_t n_groups, const activations *a, size_t t0, size_t n_t, float *out,
+                            size_t ld_out) {
+    matmul_float_neon(w, n_groups, a, t0, n_t, PACK_F16, out, ld_out);
+}
+static void matmul_bf16_neon(const uint8_t *w, size_t n_groups, const activations *a, size_t t0, size_t n_t, float *out,
+                             size_t ld_out) {
+    matmul_float_neon(w, n_groups, a, t0, n_t, PACK_BF16, out, ld_out);
+}
+
+/* ---- activations ------------------------------------------------------------------------------------------ */
+
+/* What scales a block to [-127, 127], and its d. 0 for a block that is to be zeros. */
+INLINE_NEON float inverse_scale_neon(uint32_t max_bits, float *d) {
+    const float max = f32_from_bits(max_bits);
+    *d = max_bits >= 0x7f800000u ? f32_from_bits(0x7fc00000u) : 0;
+    if (max_bits >= 0x7f800000u || max < 0x1p-100f) return 0;
+    *d = max / 127.0f;
+    return 127.0f / max;
+}
+
+/* vcvtn rounds to nearest even and turns NaN (here: infinity or NaN times an inverse of 0) into 0. No product is beyond
+ * 127 * (1 + 2^-23), so nothing has to be clamped. */
+static void quantize_neon(const float *x, size_t k, int8_t *q, float *d, float *ds, int32_t *bias8, int32_t *bias4) {
+    for (size_t b = 0; b < k / BLOCK_K; b++, x += BLOCK_K, q += BLOCK_K) {
+        uint32x4_t top = vdupq_n_u32(0);
+        for (int i = 0; i < 32; i += 4) top = vmaxq_u32(top, vreinterpretq_u32_f32(vabsq_f32(vld1q_f32(x + i))));
+        const float inverse = inverse_scale_neon(vmaxvq_u32(top), d + b);
+        int32x4_t sums = vdupq_n_s32(0);
+        for (int i = 0; i < 32; i += 8) {
+            const int32x4_t low = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + i), inverse));
+            const int32x4_t high = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + i + 4), inverse));
+            vst1_s8(q + i, vmovn_s16(vcombine_s16(vmovn_s32(low), vmovn_s32(high))));
+            sums = vaddq_s32(sums, vaddq_s32(low, high));
+        }
+        const int32_t sum = vaddvq_s32(sums);
+        ds[b] = d[b] * (float)sum;
+        bias8[b] = -128 * sum;
+        bias4[b] = -8 * sum;
+    }
+}
+
+/* ---- elementwise ------------------------------------------------------------------------------------------ */
+
+/* exp_f32 of mathf.h on 4 lanes, operation by operation: nothing is fused. */
+INLINE_NEON float32x4_t exp4_neon(float32x4_t x) {
+    const float32x4_t magic = vdupq_n_f32(EXP_MAGIC), one = vdupq_n_f32(1.0f);
+    const float32x4_t c = vminq_f32(vdupq_n_f32(EXP_HI), vmaxq_f32(vdupq_n_f32(EXP_LO), x));
+    const float32x4_t t = vaddq_f32(vmulq_n_f32(c, EXP_LOG2E), magic);
+    const float32x4_t n = vsubq_f32(t, magic);
+    float32x4_t r = vsubq_f32(c, vmulq_n_f32(n, EXP_LN2_HI));
+    r = vsubq_f32(r, vmulq_n_f32(n, EXP_LN2_LO));
+    float32x4_t p = vdupq_n_f32(EXP_P0);
+    p = vaddq_f32(vmulq_f32(p, r), vdupq_n_f32(EXP_P1));
+    p = vaddq_f32(vmulq_f32(p, r), vdupq_n_f32(EXP_P2));
+    p = vaddq_f32(vmulq_f32(p, r), vdupq_n_f32(EXP_P3));
+    p = vaddq_f32(vmulq_f32(p, r), vdupq_n_f32(EXP_P4));
+    p = vaddq_f32(vmulq_f32(p, r), vdupq_n_f32(EXP_P5));
+    p = vaddq_f32(vmulq_f32(p, vmulq_f32(r, r)), r);
+    p = vaddq_f32(p, one);
+    const uint32x4_t y = vaddq_u32(vreinterpretq_u32_f32(p), vshlq_n_u32(vreinterpretq_u32_f32(t), 23));
+    return vbslq_f32(vceqq_f32(x, x), vreinterpretq_f32_u32(y), x); /* NaN stays NaN */
+}
+
+static void rms_norm_neon(const float *x, const float *w, float *out, size_t n, float eps) {
+    float32x4x2_t lanes = { { vdupq_n_f32(0), vdupq_n_f32(0) } };
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (int h = 0; h < 2; h++) {
+            const float32x4_t v = vld1q_f32(x + i + 4 * h);
+            lanes.val[h] = vaddq_f32(lanes.val[h], vmulq_f32(v, v));
+        }
+    float lane[8];
+    for (int h = 0; h < 2; h++) vst1q_f32(lane + 4 * h, lanes.val[h]);
+    for (; i < n; i++) lane[i % 8] = lane[i % 8] + x[i] * x[i];
+    for (int h = 0; h < 2; h++) lanes.val[h] = vld1q_f32(lane + 4 * h);
+    const float s = 1.0f / sqrtf(sum8_neon(lanes) / (float)n + eps);
+    for (i = 0; i + 4 <= n; i += 4) vst1q_f32(out + i, vmulq_f32(vmulq_n_f32(vld1q_f32(x + i), s), vld1q_f32(w + i)));
+    for (; i < n; i++) out[i] = (x[i] * s) * w[i];
+}
+
+static void swiglu_neon(const float *gate, const float *up, float *out, size_t n) {
+    size_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+        const float32x4_t g = vld1q_f32(gate + i);
+        const float32x4_t silu = vdivq_f32(g, vaddq_f32(vdupq_n_f32(1.0f), exp4_neon(vnegq_f32(g))));
+        vst1q_f32(out + i, vmulq_f32(silu, vld1q_f32(up + i)));
+    }
+    for (; i < n; i++) out[i] = (gate[i] / (1.0f + exp_f32(-gate[i]))) * up[i];
+}
+
+/* ---- attention -------------------------------------------------------------------------------------------- */
+
+/* `nv` vectors of 8 keys times `nq` queries. */
+INLINE_NEON void scores_tile_neon(const float *q, const int nq, const uint16_t *k, const int nv, size_t head_size,
+                                  float scale, float *s) {
+    float32x4_t acc[6][4][2];
+    for (int i = 0; i < nq; i++)
+        for (int v = 0; v < nv; v++) acc[i][v][0] = acc[i][v][1] = vdupq_n_f32(0);
+    for (size_t e = 0; e < head_size; e++)
+        for (int v = 0; v < nv; v++) {
+            if (nq * nv > 6) LOAD_NO_EARLIER();
+            const float32x4x2_t keys = load8_f16_neon(k + e * KV_BLOCK + 8 * v);
+#pragma GCC unroll 6
+            for (int i = 0; i < nq; i++)
+                for (int h = 0; h < 2; h++)
+                    acc[i][v][h] = vfmaq_n_f32(acc[i][v][h], keys.val[h], q[(size_t)i * head_size + e]);
+        }
+#pragma GCC unroll 6
+    for (int i = 0; i < nq; i++)
+        for (int v = 0; v < nv; v++)
+            for (int h = 0; h < 2; h++) vst1q_f32(s + i * KV_BLOCK + 8 * v + 4 * h, vmulq_n_f32(acc[i][v][h], scale));
+}
+
+/* `nq` queries over n keys (a multiple of 16): `nv` vectors at a time, then two. */
+INLINE_NEON void scores_rows_neon(const float *q, const int nq, const uint16_t *k, size_t n, const int nv,
+                                  size_t head_size, float scale, float *s) {
+    size_t j = 0;
+    for (; j + 8 * (size_t)nv <= n; j += 8 * (size_t)nv) scores_tile_neon(q, nq, k + j, nv, head_size, scale, s + j);
+    for (; j < n; j += 16) scores_tile_neon(q, nq, k + j, 2, head_size, scale, s + j);
+}
+
+static void attend_scores_neon(const float *q, size_t n_q, const uint16_t *k, size_t n_keys, size_t head_size,
+                               float scale, float *s) {
+    const size_t n = (n_keys + 15) / 16 * 16;
+    size_t i = 0;
+    for (; i + 6 <= n_q; i += 6) scores_rows_neon(q + i * head_size, 6, k, n, 2, head_size, scale, s + i * KV_BLOCK);
+    for (; i + 3 <= n_q; i += 3) scores_rows_neon(q + i * head_size, 3, k, n, 4, head_size, scale, s + i * KV_BLOCK);
+    for (; i < n_q; i++) scores_rows_neon(q + i * head_size, 1, k, n, 4, head_size, scale, s + i * KV_BLOCK);
+}
+
+/* lane > s ? lane : s, which vmaxq is not: of NaN and of two zeros it makes something else. */
+INLINE_NEON float32x4_t max_neon(float32x4_t lane, float32x4_t s) {
+    return vbslq_f32(vcgtq_f32(lane, s), lane, s);
+}
+
+/* The maximum of s[n], lane by lane; `rest` marks the last n % 8 elements among 8. */
+INLINE_NEON float max_of_block_neon(const float *s, size_t n, const uint32x4_t rest[2]) {
+    float lane[8];
+    for (int h = 0; h < 2; h++) {
+        float32x4_t lanes = vdupq_n_f32(-INFINITY);
+        size_t j = 0;
+        for (; j + 8 <= n; j += 8) lanes = max_neon(lanes, vld1q_f32(s + j + 4 * h));
+        if (j < n) lanes = vbslq_f32(rest[h], max_neon(lanes, vld1q_f32(s + j + 4 * h)), lanes);
+        vst1q_f32(lane + 4 * h, lanes);
+    }
+    float m = lane[0];
+    for (int l = 1; l < 8; l++) m = m > lane[l] ? m : lane[l];
+    return m;
+}
+
+static void softmax_block_neon(float *s, size_t n, float *max, float *sum) {
+    const uint32x4_t index = { 0, 1, 2, 3 }, last = vdupq_n_u32((uint32_t)(n % 8));
+    const uint32x4_t rest[2] = { vcltq_u32(index, last), vcltq_u32(vaddq_u32(index, vdupq_n_u32(4)), last) };
+    const float m = max_of_block_neon(s, n, rest);
+    const float32x4_t top = vdupq_n_f32(m);
+    float32x4x2_t total = { { vdupq_n_f32(0), vdupq_n_f32(0) } };
+    for (size_t j = 0; j < n; j += 8)
+        for (int h = 0; h < 2; h++) {
+            float32x4_t p = exp4_neon(vsubq_f32(vld1q_f32(s + j + 4 * h), top));
+            if (j + 8 > n) p = vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(p), rest[h]));
+            vst1q_f32(s + j + 4 * h, p);
+            total.val[h] = vaddq_f32(total.val[h], p);
+        }
+    *max = m;
+    *sum = sum8_neon(total);
+}
+
+/* `ne` vectors of 8 of the head times `nq` queries over keys [0, common); then over each query's own rest. */
+INLINE_NEON void values_tile_neon(const float *p, const int nq, const uint16_t *v, size_t common, const size_t *n_keys,
+                                  size_t e8, const int ne, float *out) {
+    float32x4_t acc[6][4][2];
+    for (int i = 0; i < nq; i++)
+        for (int e = 0; e < ne; e++) acc[i][e][0] = acc[i][e][1] = vdupq_n_f32(0);
+    for (size_t j = 0; j < common; j++)
+        for (int e = 0; e < ne; e++) {
+            if (nq * ne > 6) LOAD_NO_EARLIER();
+            const float32x4x2_t values = load8_f16_neon(v + j * e8 + 8 * (size_t)e);
+#pragma GCC unroll 6
+            for (int i = 0; i < nq; i++)
+                for (int h = 0; h < 2; h++)
+                    acc[i][e][h] = vfmaq_n_f32(acc[i][e][h], values.val[h], p[(size_t)i * KV_BLOCK + j]);
+        }
+#pragma GCC unroll 6
+    for (int i = 0; i < nq; i++) {
+        for (size_t j = common; j < n_keys[i]; j++)
+            for (int e = 0; e < ne; e++) {
+                const float32x4x2_t values = load8_f16_neon(v + j * e8 + 8 * (size_t)e);
+                for (int h = 0; h < 2; h++)
+                    acc[i][e][h] = vfmaq_n_f32(acc[i][e][h], values.val[h], p[(size_t)i * KV_BLOCK + j]);
+            }
+        for (int e = 0; e < ne; e++)
+            for (int h = 0; h < 2; h++) vst1q_f32(out + (size_t)i * e8 + 8 * (size_t)e + 4 * h, acc[i][e][h]);
+    }
+}
+
+/* `nq` queries, `ne` vectors of the head at a time, then one. */
+INLINE_NEON void values_rows_neon(const float *p, const int nq, const uint16_t *v, const size_t *n_keys, size_t e8,
+                                  const int ne, float *out) {
+    size_t common = n_keys[0], e = 0;
+    for (int i = 1; i < nq; i++) common = size_min(common, n_keys[i]);
+    for (; e + 8 * (size_t)ne <= e8; e += 8 * (size_t)ne)
+        values_tile_neon(p, nq, v + e, common, n_keys, e8, ne, out + e);
+    for (; e < e8; e += 8) values_tile_neon(p, nq, v + e, common, n_keys, e8, 1, out + e);
+}
+
+static void attend_values_neon(const float *p, size_t n_q, const uint16_t *v, const size_t *n_keys, size_t e8,
+                               float *out) {
+    size_t i = 0;
+    for (; i + 6 <= n_q; i += 6) values_rows_neon(p + i * KV_BLOCK, 6, v, n_keys + i, e8, 2, out + i * e8);
+    for (; i + 3 <= n_q; i += 3) values_rows_neon(p + i * KV_BLOCK, 3, v, n_keys + i, e8, 4, out + i * e8);
+    for (; i < n_q; i++) values_rows_neon(p + i * KV_BLOCK, 1, v, n_keys + i, e8, 4, out + i * e8);
+}
+
+static void attend_combine_neon(float *acc, const float *values, size_t e8, float acc_weight, float block_weight) {
+    for (size_t e = 0; e < e8; e += 4)
+        vst1q_f32(acc + e,
+                  vfmaq_n_f32(vmulq_n_f32(vld1q_f32(acc + e), acc_weight), vld1q_f32(values + e), block_weight));
+}
+
+static bool always_usable_neon(void) {
+    return true; /* part of the architecture */
+}
+
+const kernel_set kernels_neon = {
+    .isa = "neon",
+    .base = &kernels_portable,
+    .usable = always_usable_neon,
+    .matmul =
+        {
+            [PACK_F32] = matmul_f32_neon,
+            [PACK_F16] = matmul_f16_neon,
+            [PACK_BF16] = matmul_bf16_neon,
+            [PACK_Q8] = matmul_q8_neon,
+            [PACK_Q4] = matmul_q4_neon,
+            [PACK_Q4M] = matmul_q4m_neon,
+        },
+    .quantize = quantize_neon,
+    .rms_norm = rms_norm_neon,
+    .swiglu = swiglu_neon,
+    .attend_scores = attend_scores_neon,
+    .softmax_block = softmax_block_neon,
+    .attend_values = attend_values_neon,
+    .attend_combine = attend_combine_neon,
+};
+
+#endif
