@@ -29,7 +29,7 @@ WARNINGS   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wvla -Wconversion
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | while IFS='	' read -r name text; do \
-	    printf '  make %-10s %s\n' "$$name" "$$text"; done
+	    printf '  make %-13s %s\n' "$$name" "$$text"; done
 
 chat: build ## talk with SmolLM2-135M-Instruct (the first time: install, fetch the model); ARGS goes to `pantheon chat`
 	@$(BIN)/pantheon pull smollm2 </dev/null >&2

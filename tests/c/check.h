@@ -12,9 +12,14 @@
 
 static int check_passed, check_failed, check_left_out, check_current;
 
+/* Is this one of the words of LEAVE_OUT? */
 static inline int check_is_left_out(const char *test) {
-    const char *names = getenv("LEAVE_OUT");
-    return names && strcmp(names, test) == 0;
+    const char *word = getenv("LEAVE_OUT");
+    for (size_t n; word && *word; word += n + (word[n] != 0)) {
+        n = strcspn(word, " ");
+        if (n == strlen(test) && memcmp(word, test, n) == 0) return 1;
+    }
+    return 0;
 }
 
 #define CHECK(cond)                                                                                                    \
