@@ -231,8 +231,30 @@ static void test_forked_child_without_the_workers_computes_alone_and_frees(void)
 /* ---- floating-point environment ------------------------------------------------------------------------------- */
 
 #if defined(__x86_64__)
-
+#define HAS_FP_CONTROL
 enum { FLUSHING_UPWARD = 0x1f80 | 0x8040 | 0x4000 }; /* flush and ignore subnormals, round up */
+
+static unsigned control_get(void) {
+    return _mm_getcsr() & ~0x3fu; /* without the flags of what happened */
+}
+static void control_set(unsigned control) {
+    _mm_setcsr(control);
+}
+#elif defined(__aarch64__)
+#define HAS_FP_CONTROL
+enum { FLUSHING_UPWARD = 1 << 24 | 1 << 22 }; /* the same in FPCR: FZ, and RMode towards plus infinity */
+
+static unsigned control_get(void) {
+    uint64_t control;
+    __asm__ __volatile__("mrs %0, fpcr" : "=r"(control));
+    return (unsigned)control;
+}
+static void control_set(unsigned control) {
+    __asm__ __volatile__("msr fpcr, %0" : : "r"((uint64_t)control));
+}
+#endif
+
+#ifdef HAS_FP_CONTROL
 
 /* 1 + 2^-24 is 1 by rounding to nearest even, more by rounding up; the subnormal is 0 where subnormals are ignored. */
 static bool rounds_as_defined(void) {
@@ -251,14 +273,14 @@ static void environment_chunk(void *context, size_t chunk) {
 }
 
 static void test_fp_enter_in_a_changed_environment_gives_the_defined_one_until_fp_leave(void) {
-    const unsigned original = _mm_getcsr();
-    _mm_setcsr(FLUSHING_UPWARD);
+    const unsigned original = control_get();
+    control_set(FLUSHING_UPWARD);
     const bool before = rounds_as_defined();
     const fp_env saved = fp_enter();
     const bool inside = rounds_as_defined();
     fp_leave(saved);
-    const unsigned after = _mm_getcsr() & ~0x3fu; /* without the flags of what happened */
-    _mm_setcsr(original);
+    const unsigned after = control_get();
+    control_set(original);
     CHECK(!before);
     CHECK(inside);
     CHECK(after == FLUSHING_UPWARD);
@@ -267,14 +289,14 @@ static void test_fp_enter_in_a_changed_environment_gives_the_defined_one_until_f
 static void test_workers_of_a_pool_made_in_a_changed_environment_compute_in_the_defined_one(void) {
     bool right[60] = { false };
     threads *pool = NULL;
-    const unsigned original = _mm_getcsr();
-    _mm_setcsr(FLUSHING_UPWARD);
+    const unsigned original = control_get();
+    control_set(FLUSHING_UPWARD);
     const int status = threads_new(4, &pool);
     const bool entered = threads_enter(pool);
     const fp_env saved = fp_enter();
     threads_run(pool, environment_chunk, right, PN_ARRAY_LEN(right));
     fp_leave(saved);
-    _mm_setcsr(original);
+    control_set(original);
     CHECK(status == 0 && entered);
     for (size_t i = 0; i < PN_ARRAY_LEN(right); i++) CHECK(right[i]);
     threads_leave(pool);
@@ -295,7 +317,7 @@ int main(void) {
     RUN(test_callers_from_several_threads_each_get_all_of_their_chunks);
     RUN(test_free_without_a_run_and_of_nothing_is_fine);
     RUN(test_forked_child_without_the_workers_computes_alone_and_frees);
-#if defined(__x86_64__)
+#ifdef HAS_FP_CONTROL
     RUN(test_fp_enter_in_a_changed_environment_gives_the_defined_one_until_fp_leave);
     RUN(test_workers_of_a_pool_made_in_a_changed_environment_compute_in_the_defined_one);
 #endif
