@@ -1,433 +1,338 @@
-"""Speed of prompt and decode beside llama-cpp-python, on one machine in one run. See README.md for the method.
+"""The table of speed: Pantheon beside llama-cpp-python, what the memory allows, and the targets.
 
     python benchmarks/compare.py --peer-python /path/to/venv/bin/python [MODEL.gguf]
 
-Each engine lives in a process of its own and is asked in turn. This file is both sides: started with --worker it
-answers requests, one JSON object per line, and imports nothing but its engine and numpy, so that any Python can run it.
+The measuring is that of `pantheon bench` (pantheon/bench/); here are only the cases, the targets and the table.
+README.md says how to read it.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
 import json
 import os
-import platform
-import random
-import resource
-import signal
 import statistics
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import IO, Any, Protocol
+from typing import Any
 
-WARM_UPS = 1
-PAUSE_S = 0.2  # idle threads of the engine that was asked last stop spinning meanwhile
-DECODE_PROMPT = 16
-CONTEXT = 1024
-BATCH = 512
+from pantheon.bench import measure, workers
+from pantheon.bench.measure import Series
+from pantheon.errors import PantheonError
 
+DECODE = 64
+LONG = 4096
+SHORT = 128
+CONVERSATIONS = 8
 
-# ---- The side that is measured ------------------------------------------------------------------------------------
+# Targets by number of threads: times the other engine's decode rate, and the share of the memory's speed.
+DECODE_TARGETS = {1: (1.45, 0.90), 2: (1.35, 0.85)}
+PROMPT_TARGET = 1.8
+LONG_PROMPT_TARGET = 0.5
+LONG_DECODE_TARGET = 0.6
+BUSY_TARGET = 0.9
+BATCH_TARGET = 3.0
 
-
-class Engine(Protocol):
-    """What a worker needs: evaluate fresh ids; evaluate one more and say which comes next."""
-
-    def describe(self) -> dict[str, Any]: ...
-    def prompt(self, ids: list[int]) -> int:
-        """Forget everything, evaluate ids, and return the likeliest next id."""
-        ...
-
-    def step(self, token: int) -> int: ...
-
-
-class Pantheon:
-    """This package, through its Python interface."""
-
-    def __init__(self, path: str, threads: int, options: dict[str, Any]) -> None:
-        import pantheon
-
-        self.version = pantheon.__version__
-        self.model = pantheon.load(path, threads=threads, blas=False, **options)
-        self.state = self.model.state()
-
-    def describe(self) -> dict[str, Any]:
-        info = self.model.info
-        return {"name": "pantheon", "version": self.version, "how": info.isa, "n_vocab": info.n_vocab}
-
-    def prompt(self, ids: list[int]) -> int:
-        self.state.reset()
-        return int(self.state.eval(ids).argmax())
-
-    def step(self, token: int) -> int:
-        return int(self.state.eval([token]).argmax())
-
-
-class LlamaCpp:
-    """llama-cpp-python: one decode call per batch of 512, logits of the last token only."""
-
-    def __init__(self, path: str, threads: int, options: dict[str, Any]) -> None:
-        import llama_cpp  # type: ignore[import-not-found]
-        import numpy
-
-        self.c, self.numpy, self.version = llama_cpp.llama_cpp, numpy, llama_cpp.__version__
-        self.repack = options.get("repack", True)
-        if not self.repack:
-            self._leave_weights_as_they_are()
-        self.llama = llama_cpp.Llama(
-            path, n_ctx=CONTEXT, n_batch=BATCH, n_threads=threads, n_threads_batch=threads, logits_all=False,
-            verbose=False,
-        )  # fmt: skip
-
-    def _leave_weights_as_they_are(self) -> None:
-        original = self.c.llama_model_default_params
-
-        def changed() -> Any:
-            params = original()
-            params.use_extra_bufts = False
-            return params
-
-        self.c.llama_model_default_params = changed
-
-    def describe(self) -> dict[str, Any]:
-        system = self.c.llama_print_system_info().decode()
-        features = [part.split("=")[0].strip() for part in system.replace(":", "|").split("|") if "= 1" in part]
-        how = " ".join(features).lower() + ("" if self.repack else ", repacking of weights off")
-        n_vocab = int(self.llama.n_vocab())
-        return {"name": "llama-cpp-python", "version": self.version, "how": how, "n_vocab": n_vocab}
-
-    def prompt(self, ids: list[int]) -> int:
-        self.llama.reset()
-        self.llama.eval(ids)
-        return self._likeliest()
-
-    def step(self, token: int) -> int:
-        self.llama.eval([token])
-        return self._likeliest()
-
-    def _likeliest(self) -> int:
-        logits = self.c.llama_get_logits_ith(self.llama.ctx, -1)  # waits until they are there
-        return int(self.numpy.ctypeslib.as_array(logits, shape=(self.llama.n_vocab(),)).argmax())
-
-
-ENGINES: dict[str, type[Pantheon] | type[LlamaCpp]] = {"pantheon": Pantheon, "llama": LlamaCpp}
-
-
-def answer(engine: Engine, request: dict[str, Any]) -> float:
-    """Seconds that one request takes. The prompt of a decode is not part of its time."""
-    if request["decode"]:
-        token = engine.prompt(request["ids"])
-        started = time.perf_counter()
-        for _ in range(request["decode"]):
-            token = engine.step(token)
-    else:
-        started = time.perf_counter()
-        engine.prompt(request["ids"])
-    return time.perf_counter() - started
-
-
-def work(name: str) -> None:
-    """Load what the first line asks for, then answer the others until the end of input."""
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever an engine prints must not get between the answers
-    ask = json.loads(sys.stdin.readline())
-    started = time.perf_counter()
-    engine = ENGINES[name](ask["path"], ask["threads"], ask["options"])
-    print(json.dumps({**engine.describe(), "load_s": time.perf_counter() - started}), file=out, flush=True)
-    for line in sys.stdin:
-        print(json.dumps(answer(engine, json.loads(line))), file=out, flush=True)
-
-
-# ---- The side that measures ---------------------------------------------------------------------------------------
-
-
-class WorkerError(Exception):
-    """A worker ended before it answered; `crashed` if a signal ended it."""
-
-    def __init__(self, message: str, crashed: bool) -> None:
-        super().__init__(message)
-        self.crashed = crashed
-
-
-class Worker:
-    """A process with one engine and one model in it. Use `with`."""
-
-    def __init__(self, name: str, python: str, path: str, threads: int, options: dict[str, Any]) -> None:
-        self.name = name
-        self.log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed by close()
-        command = [python, os.path.abspath(__file__), "--worker", name]
-        try:
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True
-            )
-        except OSError:
-            self.log.close()
-            raise
-        try:
-            self.facts: dict[str, Any] = self.ask({"path": path, "threads": threads, "options": options})
-        except BaseException:
-            self.close()
-            raise
-
-    def ask(self, request: dict[str, Any]) -> Any:
-        """Send one line, wait for one line."""
-        requests, answers = self._pipes()
-        line = ""
-        try:
-            print(json.dumps(request), file=requests, flush=True)
-            line = answers.readline()
-        except BrokenPipeError:
-            pass
-        if not line:
-            raise self._failure()
-        return json.loads(line)
-
-    def _pipes(self) -> tuple[IO[str], IO[str]]:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        return self.process.stdin, self.process.stdout
-
-    def _failure(self) -> WorkerError:
-        code = self.process.wait()
-        if code < 0:
-            return WorkerError(f"the process of {self.name} was ended by {signal.Signals(-code).name}", True)
-        self.log.seek(0)
-        last = self.log.read().strip().rpartition("\n")[2]
-        return WorkerError(f"the process of {self.name} ended with status {code}: {last}", False)
-
-    def close(self) -> None:
-        """End the process."""
-        self.process.kill()
-        self.process.wait()
-        for pipe in (*self._pipes(), self.log):
-            with contextlib.suppress(BrokenPipeError):
-                pipe.close()
-
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+# Spins on one core until it is ended, or until whoever started it is gone.
+BUSY_CHILD = """
+import os, sys, time
+os.sched_setaffinity(0, {int(sys.argv[1])})
+print("ready", flush=True)
+parent = os.getppid()
+while os.getppid() == parent:
+    until = time.monotonic() + 0.5
+    while time.monotonic() < until:
+        pass
+"""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A prompt of so many tokens, or so many tokens decoded one by one after a short prompt."""
+    """A prompt, and what is decoded after it: one conversation gives both figures."""
 
     n_prompt: int
     n_decode: int
 
-    @property
-    def title(self) -> str:
-        return f"decode {self.n_decode}" if self.n_decode else f"prompt {self.n_prompt}"
 
-    @property
-    def n_tokens(self) -> int:
-        return self.n_decode or self.n_prompt
+CASES = (Case(512, 0), Case(measure.DECODE_PROMPT, DECODE), Case(SHORT, DECODE), Case(LONG, DECODE))
 
 
 @dataclass
 class Row:
-    """The figures of one case at one number of threads: tokens per second of each run, by engine."""
+    """One line: what each engine did, and what was asked for. A target compares `value` with `target`."""
 
-    case: str
+    title: str
     threads: int
-    rates: dict[str, list[float]] = field(default_factory=dict)
+    rates: dict[str, Series] = field(default_factory=dict)
+    value: float | None = None
+    """What the target is about, where it is not the ratio of the engines."""
+    target: float | None = None
+    bandwidth: float | None = None
+    """Bytes per second, for rows of decoding."""
+    fraction: float | None = None
+    fraction_target: float | None = None
+    unit: str = "x of the other"
+
+    @property
+    def ratio(self) -> float | None:
+        """Pantheon over the other engine, of medians."""
+        if len(self.rates) < 2:
+            return None
+        return self.rates["pantheon"].median / self.rates["llama"].median
+
+    @property
+    def reached(self) -> float | None:
+        """The value that stands against the target."""
+        return self.value if self.value is not None else self.ratio
 
 
-def fresh_ids(n: int, n_vocab: int) -> list[int]:
-    """Ids that no run before had, so that nothing can be reused."""
-    draw = random.SystemRandom()
-    return [draw.randrange(min(100, n_vocab - 1), n_vocab) for _ in range(n)]
+# ---- Measuring ----------------------------------------------------------------------------------------------------
 
 
-def measure(workers: Sequence[Worker], cases: Sequence[Case], threads: int, runs: int) -> list[Row]:
-    """Every case `runs` times, the engines in turn with the same ids; the first round only warms up."""
-    rows = []
-    for case in cases:
-        row = Row(case.title, threads, {worker.name: [] for worker in workers})
-        for run in range(WARM_UPS + runs):
-            request = {"ids": fresh_ids(case.n_prompt, workers[0].facts["n_vocab"]), "decode": case.n_decode}
-            for worker in workers:
-                time.sleep(PAUSE_S)
-                seconds = worker.ask(request)
-                if run >= WARM_UPS:
-                    row.rates[worker.name].append(case.n_tokens / seconds)
-        rows.append(row)
-        print(f"measured {case.title}, {threads} threads", file=sys.stderr)
-    return rows
+class Bench:
+    """The rows of one number of threads."""
 
-
-def busy_seconds() -> float | None:
-    """CPU time that all processes of the machine have used, and that a hypervisor took; None where nobody counts it."""
-    try:
-        with open("/proc/stat", encoding="ascii") as file:
-            user, nice, system, _idle, _iowait, irq, soft, steal = map(int, file.readline().split()[1:9])
-    except (OSError, ValueError):
-        return None
-    return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
-
-
-class OtherWork:
-    """How many cores were busy with something else since this object was made. Ask when all workers have ended."""
-
-    def __init__(self) -> None:
-        self.wall, self.busy, self.own = time.monotonic(), busy_seconds(), self._own_seconds()
+    def __init__(self, arguments: argparse.Namespace, path: str, threads: int) -> None:
+        self.runs: int = arguments.runs
+        self.threads = threads
+        self.file = measure.read_file_facts(path)
+        options = {"isa": arguments.isa, "blas": False}
+        longest = max(case.n_prompt + case.n_decode for case in self.cases(arguments))
+        self.setup = workers.Setup(
+            path=self.file.path, threads=threads, window=measure.room(longest), options=options
+        )  # fmt: skip
+        self.facts: dict[str, dict[str, Any]] = {}
 
     @staticmethod
-    def _own_seconds() -> float:
-        usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-        return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    def cases(arguments: argparse.Namespace) -> list[Case]:
+        return [case for case in CASES if case.n_prompt < LONG or not arguments.quick]
 
-    def cores(self) -> float | None:
-        """Mean number of cores; None where nobody counts it."""
-        now = busy_seconds()
-        if now is None or self.busy is None:
-            return None
-        others = (now - self.busy) - (self._own_seconds() - self.own)
-        return max(0.0, others / (time.monotonic() - self.wall))
+    def compare(self, arguments: argparse.Namespace, peer: str | None) -> list[Row]:
+        """Every case, the engines in turn; then what Pantheon alone has a target for."""
+        series: dict[tuple[str, int], dict[str, Series]] = {}
+        with workers.engines_of(self.setup, peer, say, repack=not arguments.no_repack) as engines:
+            self.facts = {worker.label: worker.facts for worker in engines}
+            n_vocab = min(int(worker.facts["n_vocab"]) for worker in engines)
+            per_token = measure.token_bytes(self.file, int(engines[0].facts["weight_bytes"]))
+            speeds = [measure.read_bandwidth(self.threads, per_token)]
+            for case in self.cases(arguments):
+                say(f"{self.threads} threads: prompt {case.n_prompt}, decode {case.n_decode} ...")
+                answers = measure.alternate(engines, request_maker(case, n_vocab), self.runs)
+                for kind, n in (("prompt", case.n_prompt), ("decode", case.n_decode)):
+                    if n and (kind == "decode" or case.n_prompt > measure.DECODE_PROMPT):
+                        series[kind, case.n_prompt] = {
+                            label: measure.rates(found, f"{kind}_s", n) for label, found in answers.items()
+                        }
+                if case.n_decode:
+                    speeds.append(measure.read_bandwidth(self.threads, per_token))
+            batch = self.batch(engines[:1], n_vocab)
+        limit = statistics.mean(speeds[:2])  # those around the decoding that is held against it
+        return [*self.rows(series, limit, per_token), batch]
+
+    def rows(self, series: dict[tuple[str, int], dict[str, Series]], limit: float, per_token: int) -> list[Row]:
+        """The lines that the series make."""
+        times, share = DECODE_TARGETS.get(self.threads, (None, None))
+        out = []
+        for (kind, n_prompt), rates in sorted(series.items(), key=lambda item: (item[0][0], item[0][1])):
+            after = f" after {n_prompt:,}" if kind == "decode" and n_prompt > measure.DECODE_PROMPT else ""
+            title = f"decode {DECODE}{after}" if kind == "decode" else f"prompt {n_prompt:,}"
+            row = Row(title, self.threads, rates)
+            if kind == "decode":
+                row.bandwidth, row.fraction = limit, rates["pantheon"].median * per_token / limit
+            if kind == "decode" and not after:
+                row.target, row.fraction_target = times, share
+            if kind == "prompt" and n_prompt == 512:
+                row.target = PROMPT_TARGET
+            if n_prompt == LONG:
+                base = series["prompt", 512] if kind == "prompt" else series["decode", SHORT]
+                row.value = rates["pantheon"].median / base["pantheon"].median
+                row.unit = "x prompt 512" if kind == "prompt" else f"x decode after {SHORT}"
+                row.target = LONG_PROMPT_TARGET if kind == "prompt" else LONG_DECODE_TARGET
+            out.append(row)
+        return out
+
+    def batch(self, ours: Sequence[workers.Worker], n_vocab: int) -> Row:
+        """Several conversations decoding together, against one of them alone right after."""
+        say(f"{self.threads} threads: {CONVERSATIONS} conversations ...")
+        answers = measure.alternate(
+            ours,
+            lambda run: {
+                "what": "batch",
+                "prompts": [measure.fresh_ids(measure.DECODE_PROMPT, n_vocab) for _ in range(CONVERSATIONS)],
+                "decode": DECODE,
+            },
+            self.runs,
+        )["pantheon"]
+        gain = statistics.median(CONVERSATIONS * answer["one_s"] / answer["batch_s"] for answer in answers)
+        rates = {"pantheon": measure.rates(answers, "batch_s", CONVERSATIONS * DECODE)}
+        return Row(
+            f"{CONVERSATIONS} conversations", self.threads, rates, value=gain, target=BATCH_TARGET, unit="x one"
+        )  # fmt: skip
+
+    def busy_core(self) -> list[Row]:
+        """Two threads while something else has one of the cores, against one thread at the same time."""
+        one = workers.Setup(path=self.setup.path, threads=1, options=self.setup.options)
+        with (
+            workers.Worker("pantheon", sys.executable, one, label="one thread") as single,
+            workers.Worker("pantheon", sys.executable, self.setup, label="pantheon") as double,
+            busy_core(),
+        ):
+            say("2 threads while one core is busy ...")
+            maker = request_maker(Case(512, DECODE), int(single.facts["n_vocab"]))
+            answers = measure.alternate([single, double], maker, self.runs)
+        out = []
+        for kind, n in (("decode", DECODE), ("prompt", 512)):
+            rates = {label: measure.rates(found, f"{kind}_s", n) for label, found in answers.items()}
+            value = rates["pantheon"].median / rates["one thread"].median
+            out.append(
+                Row(
+                    f"{kind} {n}, one core busy", 2, {"pantheon": rates["pantheon"]}, value=value, target=BUSY_TARGET,
+                    unit="x one thread",
+                )
+            )  # fmt: skip
+        return out
 
 
-def start_peer(python: str, path: str, threads: int, options: dict[str, Any]) -> Worker:
-    """The other engine, tried with one token; where its repacked weights crash it gets a second chance without."""
-    probe = {"ids": [100], "decode": 0}
-    worker = None
-    try:
-        worker = Worker("llama", python, path, threads, options)
-        worker.ask(probe)
-    except WorkerError as error:
-        if worker is not None:
-            worker.close()
-        if not error.crashed or not options["repack"]:
-            raise
-        print(f"{error}; trying again without repacked weights", file=sys.stderr)
-        options["repack"] = False
-        return start_peer(python, path, threads, options)
-    return worker
-
-
-def compare(arguments: argparse.Namespace, path: str, peer: str | None) -> dict[str, Any]:
-    """All figures as one object: what ran, and the rows."""
-    cases = [Case(n, 0) for n in arguments.prompt] + [Case(DECODE_PROMPT, n) for n in arguments.decode]
-    ours = {"isa": arguments.isa} if arguments.isa else {}
-    theirs: dict[str, Any] = {"repack": not arguments.no_repack}
-    rows: list[Row] = []
-    facts: dict[str, dict[str, Any]] = {}
-    other_work = OtherWork()
-    for threads in arguments.threads:
-        with Worker("pantheon", sys.executable, path, threads, ours) as first:
-            workers = [first]
-            try:
-                if peer is not None:
-                    workers.append(start_peer(peer, path, threads, theirs))
-                facts.update({worker.name: worker.facts for worker in workers})
-                rows += measure(workers, cases, threads, arguments.runs)
-            finally:
-                for worker in workers[1:]:
-                    worker.close()
-    return {
-        "model": os.path.basename(path), "model_bytes": os.path.getsize(path), "cpu": cpu_name(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "n_ctx": CONTEXT, "n_batch": BATCH, "runs": arguments.runs, "engines": facts,
-        "cores_busy_with_other_work": other_work.cores(),
-        "rows": [
-            {"case": row.case, "threads": row.threads, "tokens_per_s": row.rates,
-             "median": {name: statistics.median(rates) for name, rates in row.rates.items()}}
-            for row in rows
-        ],
+def request_maker(case: Case, n_vocab: int) -> Any:
+    """Fresh requests of one case."""
+    return lambda run: {
+        "what": "generate", "ids": measure.fresh_ids(case.n_prompt, n_vocab), "decode": case.n_decode
     }  # fmt: skip
 
 
-def cpu_name() -> str:
-    """What the machine calls its processor."""
+@contextlib.contextmanager
+def busy_core() -> Iterator[None]:
+    """A process that spins on one of our cores, for as long as this lasts."""
+    core = max(os.sched_getaffinity(0))
+    child = subprocess.Popen([sys.executable, "-c", BUSY_CHILD, str(core)], stdout=subprocess.PIPE)
     try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
-    except OSError:
-        names = []
-    return names[0] if names else platform.processor() or platform.machine()
+        assert child.stdout is not None
+        child.stdout.readline()
+        yield
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def run(arguments: argparse.Namespace, path: str, peer: str | None) -> dict[str, Any]:
+    """All rows and what one must know to read them, as one object."""
+    rows: list[Row] = []
+    facts: dict[str, dict[str, Any]] = {}
+    other_work = workers.OtherWork()
+    for threads in arguments.threads:
+        bench = Bench(arguments, path, threads)
+        rows += bench.compare(arguments, peer)
+        facts = facts or bench.facts
+    busy_cores = other_work.cores()  # before one is kept busy on purpose
+    if 2 in arguments.threads and workers.usable_cores() >= 2 and not arguments.quick:
+        rows += Bench(arguments, path, 2).busy_core()
+    file = measure.read_file_facts(path)
+    return {
+        "model": os.path.basename(path), "model_bytes": file.n_bytes, "type": file.dtype, "cpu": workers.cpu_name(),
+        "cores": workers.usable_cores(), "runs": arguments.runs, "engines": facts,
+        "cores_busy_with_other_work": busy_cores, "rows": [row_json(row) for row in rows],
+    }  # fmt: skip
+
+
+def row_json(row: Row) -> dict[str, Any]:
+    """A row with its runs."""
+    return {
+        "case": row.title, "threads": row.threads,
+        "tokens_per_s": {label: series.runs for label, series in row.rates.items()},
+        "median": {label: series.median for label, series in row.rates.items()},
+        "ratio": row.ratio, "reached": row.reached, "unit": row.unit, "target": row.target,
+        "bandwidth": row.bandwidth, "fraction": row.fraction, "fraction_target": row.fraction_target,
+    }  # fmt: skip
+
+
+# ---- The table ----------------------------------------------------------------------------------------------------
 
 
 def markdown(result: dict[str, Any]) -> str:
     """The table, and below it what one must know to read it."""
     engines = result["engines"]
-    titles = {name: f"{facts['name']} {facts['version']}" for name, facts in engines.items()}
+    titles = {label: f"{facts['name']} {facts['version']}" for label, facts in engines.items()}
     head = ["tokens/s, median (lowest to highest)", "threads", *titles.values()] + ["ratio"] * (len(titles) > 1)
+    head += ["target", "memory", "share", "target"]
     lines = [f"| {' | '.join(head)} |", "| --- |" + " ---: |" * (len(head) - 1)]
-    for row in result["rows"]:
-        rates, medians = row["tokens_per_s"], row["median"]
-        cells = [f"{medians[name]:.1f} ({min(rates[name]):.1f} to {max(rates[name]):.1f})" for name in titles]
-        ratio = [f"{medians['pantheon'] / medians['llama']:.2f}"] if len(titles) > 1 else []
-        lines.append(f"| {' | '.join([row['case'], str(row['threads']), *cells, *ratio])} |")
+    lines += [f"| {' | '.join(cells(row, list(titles)))} |" for row in result["rows"]]
     lines.append("")
     lines.append(
-        f"{result['model']} ({result['model_bytes'] / 1e6:.0f} MB), {result['cpu']}, {result['cores']} cores, "
-        f"context {result['n_ctx']}, batch {result['n_batch']}, {result['runs']} runs in turn."
+        f"{result['model']} ({result['type']}, {result['model_bytes'] / 1e6:.0f} MB), {result['cpu']}, "
+        f"{result['cores']} cores, {result['runs']} runs in turn."
     )
     if result["cores_busy_with_other_work"] is not None:
         lines.append(f"Other work kept {result['cores_busy_with_other_work']:.1f} cores busy meanwhile.")
-    for name, facts in engines.items():
-        lines.append(f"{titles[name]}: {facts['how']}; loaded in {facts['load_s']:.2f} s.")
+    for label, facts in engines.items():
+        lines.append(f"{titles[label]}: {facts['how']}; window {facts['window']:,}.")
     return "\n".join(lines)
 
 
-def find_model(name: str) -> str:
-    """A path, or what a catalogue name stands for."""
-    from pantheon import catalog
-    from pantheon.errors import PantheonError
+def cells(row: dict[str, Any], labels: list[str]) -> list[str]:
+    """One line of the table; a target that was met has a plus beside it, else a minus."""
+    out = [row["case"], str(row["threads"])]
+    for label in labels:
+        runs = row["tokens_per_s"].get(label)
+        out.append(f"{row['median'][label]:.1f} ({min(runs):.1f} to {max(runs):.1f})" if runs else "")
+    if len(labels) > 1:
+        out.append(f"{row['ratio']:.2f}" if row["ratio"] is not None else "")
+    reached = row["reached"]
+    out.append("" if row["target"] is None else verdict(reached, row["target"], f"{row['target']:g} {row['unit']}"))
+    out.append(f"{row['bandwidth'] / 1e9:.1f} GB/s" if row["bandwidth"] else "")
+    out.append(f"{row['fraction']:.0%}" if row["fraction"] else "")
+    wanted = row["fraction_target"]
+    out.append("" if wanted is None else f"{wanted:.0%} {'+' if row['fraction'] >= wanted else '-'}")
+    return out
 
-    try:
-        path = os.fspath(catalog.resolve(name))
-    except PantheonError as error:
-        raise SystemExit(f"error: {error}") from None
-    if not os.path.exists(path):
-        raise SystemExit(f"error: there is no file {path}")
-    return path
+
+def verdict(reached: float | None, target: float, text: str) -> str:
+    """A target and whether it was met."""
+    return text if reached is None else f"{text} {'+' if reached >= target else '-'} {reached:.2f}"
+
+
+# ---- The program --------------------------------------------------------------------------------------------------
+
+
+def say(text: str) -> None:
+    """A line for whoever waits."""
+    print(text, file=sys.stderr)
 
 
 def positive(text: str) -> int:
     """A count on the command line."""
-    if not text.isdecimal() or not 0 < int(text) <= CONTEXT - DECODE_PROMPT:
-        raise argparse.ArgumentTypeError(f"must be a number in 1..{CONTEXT - DECODE_PROMPT}, got {text!r}")
+    if not text.isdecimal() or not 0 < int(text) <= 256:
+        raise argparse.ArgumentTypeError(f"must be a number in 1..256, got {text!r}")
     return int(text)
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    out = argparse.ArgumentParser(description="Measure prompt and decode speed, alone or beside llama-cpp-python.")
+    out = argparse.ArgumentParser(description="Measure Pantheon beside llama-cpp-python and against the targets.")
     out.add_argument("model", nargs="?", default="smollm2", help="a path or a name of the catalogue (%(default)s)")
     out.add_argument(
         "--peer-python", metavar="PATH", help="a Python that has llama-cpp-python; else this one if it has"
     )
     out.add_argument("--threads", type=positive, nargs="+", default=[1, 2], metavar="N")
     out.add_argument("--runs", type=positive, default=5, metavar="N", help="measured runs of each case (%(default)s)")
-    out.add_argument("--prompt", type=positive, nargs="+", default=[128, 512], metavar="N", help="tokens")
-    out.add_argument("--decode", type=positive, nargs="+", default=[64], metavar="N", help="tokens")
+    out.add_argument("--quick", action="store_true", help="leave out what takes long: 4,096 tokens, and the busy core")
     out.add_argument("--isa", help="the instruction set of pantheon (default: the best)")
     out.add_argument("--no-repack", action="store_true", help="the peer multiplies its weights as they lie in the file")
     out.add_argument("--json", action="store_true", help="print all figures as one object")
-    out.add_argument("--worker", choices=ENGINES, help=argparse.SUPPRESS)
     return out
 
 
 def main() -> None:
     """Measure and print."""
     arguments = parser().parse_args()
-    if arguments.worker:
-        work(arguments.worker)
-        return
-    peer = arguments.peer_python or (sys.executable if importlib.util.find_spec("llama_cpp") else None)
+    peer = workers.find_peer(arguments.peer_python)
     if peer is None:
-        print("no --peer-python, and llama-cpp-python is not installed here: measuring pantheon alone", file=sys.stderr)
+        say("no --peer-python, and llama-cpp-python is not installed here: measuring pantheon alone")
     try:
-        result = compare(arguments, find_model(arguments.model), peer)
-    except (WorkerError, OSError) as error:
+        result = run(arguments, measure.read_file_facts(arguments.model).path, peer)
+    except PantheonError as error:
         raise SystemExit(f"error: {error}") from None
     print(json.dumps(result) if arguments.json else markdown(result))
 

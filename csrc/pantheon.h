@@ -66,6 +66,12 @@ const char *pn_isa_available(void);
 /* Threads that a model uses when n_threads is 0: the usable cores by affinity, physical cores and cgroup quota.
  * Writes one line on where the number comes from to `why` (cap bytes, always terminated; may be NULL with cap 0). */
 int pn_default_threads(char *why, size_t cap);
+/* How fast n_threads (1..256) read a buffer of `bytes` (1 MiB..32 GiB, rounded down to 256) together, in bytes per
+ * second: the limit of decoding, where each token reads all weights once. The buffer is prepared and shared out in
+ * chunks as weights are. Several loops are tried in turn, `runs` times each (1..1000) after a warm-up; *bytes_per_s
+ * receives the median of the fastest loop. A run reads the buffer as often as makes 64 MiB. Blocks meanwhile; the
+ * buffer is freed at the end. Errors: ARGUMENT, MEMORY, NUMERIC (what was read is not what was written). */
+int pn_read_bandwidth(int n_threads, uint64_t bytes, int runs, double *bytes_per_s);
 
 /* ---- GGUF files ------------------------------------------------------------------------------------------- */
 

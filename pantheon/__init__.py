@@ -25,6 +25,7 @@ from pantheon.engine import (
 )
 from pantheon.errors import (
     ArgumentError,
+    BenchmarkError,
     Busy,
     BusyError,
     CancelledError,
@@ -51,6 +52,7 @@ __version__ = _version()
 
 __all__ = [
     "ArgumentError",
+    "BenchmarkError",
     "Busy",
     "BusyError",
     "CancelledError",

@@ -11,6 +11,7 @@ What this module deliberately does not do: convert or check what C checks itself
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
@@ -247,6 +248,13 @@ def default_threads() -> tuple[int, str]:
     why = ffi.new("char[]", 256)
     count = int(lib.pn_default_threads(why, 256))
     return count, bytes(ffi.string(why)).decode("utf-8", "replace")
+
+
+def read_bandwidth(threads: int, n_bytes: int, runs: int) -> float:
+    """Bytes per second at which `threads` read a buffer of n_bytes (1 MiB to 32 GiB) together, median of `runs`."""
+    rate = ffi.new("double *")
+    _check(lib.pn_read_bandwidth(threads, n_bytes, runs, rate))
+    return float(rate[0])
 
 
 # ---- GGUF files ---------------------------------------------------------------------------------------------------
@@ -593,6 +601,32 @@ def state_eval(
         call.check(status == 0)
 
 
+def states_eval(
+    model: ModelHandle, parts: Sequence[tuple[StateHandle, Ids | IdBuffer]], progress: Progress | None, n_vocab: int
+) -> Floats:
+    """Append ids to several states (at least one): the logits after the last id of each, float32[len(parts), n_vocab].
+
+    Nobody waits here, so nothing can deadlock; all threads enter states in one order, so that one of them gets in.
+    """
+    import numpy as np
+
+    rows = np.empty((len(parts), n_vocab), np.float32)
+    call = _Call(progress)
+    data = ffi.new_handle(call)
+    pieces = ffi.new("pn_slice[]", len(parts))
+    buffers = [ffi.from_buffer("uint32_t[]", ids) for _, ids in parts]
+    with contextlib.ExitStack() as stack:
+        pointer = stack.enter_context(model)
+        for at in sorted(range(len(parts)), key=lambda at: id(parts[at][0])):
+            stack.enter_context(parts[at][0].exclusive())
+            pieces[at].state = stack.enter_context(parts[at][0])
+            pieces[at].tokens, pieces[at].n = buffers[at], len(parts[at][1])
+        call.check(lib.pn_eval(pointer, pieces, len(parts), lib.pn_py_progress, data) == 0)
+        for piece, row in zip(pieces, rows, strict=True):
+            ffi.memmove(ffi.from_buffer(row), lib.pn_state_logits(piece.state), row.nbytes)
+    return rows
+
+
 def state_reset(state: StateHandle) -> None:
     """Forget everything."""
     with state.exclusive(), state as pointer:
@@ -654,18 +688,27 @@ def state_clear_cancel(state: StateHandle) -> None:
 # ---- Sampling -----------------------------------------------------------------------------------------------------
 
 
+Bias = Sequence[tuple[int, float]]
+
+
+def _sampling_params(fields: dict[str, float], logit_bias: Bias) -> tuple[Any, Any]:
+    """A pn_sampling_params, and what it points to: both must live until C has read them."""
+    params = ffi.new("pn_sampling_params *", lib.pn_sampling_defaults())
+    for name, value in fields.items():
+        setattr(params, name, value)
+    bias = ffi.new("pn_logit_bias[]", list(logit_bias)) if logit_bias else ffi.NULL
+    params.logit_bias, params.n_logit_bias = bias, len(logit_bias)
+    return params, bias
+
+
 class SamplerHandle(_Handle):
     """Owns one pn_sampler: parameters and a random generator. `fields` are named as in pn_sampling_params."""
 
     __slots__ = ()
     noun = "sampler"
 
-    def __init__(self, n_vocab: int, fields: dict[str, float], logit_bias: Sequence[tuple[int, float]]) -> None:
-        params = ffi.new("pn_sampling_params *", lib.pn_sampling_defaults())
-        for name, value in fields.items():
-            setattr(params, name, value)
-        bias = ffi.new("pn_logit_bias[]", list(logit_bias)) if logit_bias else ffi.NULL
-        params.logit_bias, params.n_logit_bias = bias, len(logit_bias)
+    def __init__(self, n_vocab: int, fields: dict[str, float], logit_bias: Bias) -> None:
+        params, _bias = _sampling_params(fields, logit_bias)
         super().__init__(lib.pn_sampler_new(n_vocab, params), lib.pn_sampler_free)
 
 
@@ -675,3 +718,14 @@ def sample(sampler: SamplerHandle, state: StateHandle) -> int:
     with state.exclusive(), sampler as draw, state as pointer:
         _check(lib.pn_sample_state(draw, pointer, token))
     return int(token[0])
+
+
+def stream_tokens(
+    state: StateHandle, ids: Ids | IdBuffer, max_tokens: int, fields: dict[str, float], logit_bias: Bias
+) -> int:
+    """C's own loop: append ids, generate, return how many tokens came. Only state_cancel() interrupts it."""
+    params, _bias = _sampling_params(fields, logit_bias)
+    with state.exclusive(), state.model as model, state as pointer:
+        buffer = ffi.from_buffer("uint32_t[]", ids)
+        count = int(lib.pn_stream_tokens(model, pointer, buffer, len(ids), max_tokens, params, ffi.NULL, ffi.NULL))
+    return count if count >= 0 else _fail()

@@ -8,6 +8,7 @@ Exit codes: 0 done, 1 failed (one line on stderr says why), 2 wrong usage, 130 i
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -305,6 +306,48 @@ def quantize(source: str, target: str, type_name: str) -> None:
     with _progress() as report:
         _native.quantize(catalog.resolve(source), target, type_name, lambda fraction: report("convert", fraction))
     repl.note(f"{target}: {_megabytes(os.path.getsize(target))}")
+
+
+# ---- Speed --------------------------------------------------------------------------------------------------------
+
+_COUNT = click.IntRange(1, 1_000_000)
+_BENCH_OPTIONS = (
+    click.option("--prompt", type=_COUNT, default=512, show_default=True, help="Tokens of the prompt."),
+    click.option("--decode", type=_COUNT, default=64, show_default=True, help="Tokens decoded one by one."),
+    click.option("--runs", type=click.IntRange(1, 1000), default=5, show_default=True, help="After a warm-up."),
+    click.option("--context", "contexts", type=_COUNT, multiple=True, help="Decode also after so many tokens. Repeat."),
+    click.option("--batch", type=click.IntRange(1, 256), default=8, show_default=True, help="Conversations together."),
+    click.option("--peer", type=click.Choice(["llama-cpp-python"]), help="Measure this engine too, in turn."),
+    click.option("--peer-python", metavar="PATH", help="The Python that has it. Default: this one."),
+    click.option("--plot", metavar="FILE", type=click.Path(dir_okay=False), help="Draw speed over context length."),
+    click.option("--json", "as_json", is_flag=True, help="One object on stdout, with every run."),
+)
+
+
+@root.command()
+@click.argument("model", default=DEFAULT_MODEL)
+@_with(*_BENCH_OPTIONS, *_ENGINE_OPTIONS)
+def bench(model: str, plot: str | None, as_json: bool, peer: str | None, **options: Any) -> None:
+    """Measure how fast a model runs here: load, prompt, decode, batch, sampling, and the memory's own speed."""
+    from pantheon.bench import measure, report
+    from pantheon.bench import plot as picture
+
+    if plot is not None:
+        try:
+            picture.check(plot)
+        except ArgumentError as error:
+            raise click.UsageError(str(error)) from None
+        options["contexts"] = options["contexts"] or picture.contexts_for(model, options["decode"])
+    if peer is not None:
+        options["peer_python"] = options["peer_python"] or sys.executable
+    result = measure.run_plan(measure.Plan(model=model, **options), repl.note)
+    if as_json:
+        click.echo(json.dumps(report.as_json(result)))
+    else:
+        report.print_table(result)
+    if plot is not None:
+        picture.draw(result, plot)
+        repl.note(f"drawn: {plot}")
 
 
 # ---- Drawing ------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@
     +-- NumericError                     the logits are not finite: damaged weights
     +-- ClosedError                      a model, state, tokenizer or chat was used after close()
     +-- ChatTemplateError                a chat template is missing, broken, or refuses the messages
+    +-- BenchmarkError                   a process of `pantheon bench` cannot start, failed or died
     +-- CatalogError                     the catalogue of named models
         +-- NoModelError                 no such model, or it was not fetched yet
         +-- PullError                    fetching or converting a model failed
@@ -112,6 +113,17 @@ class ClosedError(PantheonError):
 
 class ChatTemplateError(PantheonError):
     """A chat template is missing, cannot be compiled, refuses the messages, or is not one that we can follow."""
+
+
+class BenchmarkError(PantheonError):
+    """A process of `pantheon bench` cannot start, failed or died: most often that of the other engine.
+
+    `crashed` is True if a signal ended it.
+    """
+
+    def __init__(self, message: str, *, crashed: bool = False) -> None:
+        super().__init__(message)
+        self.crashed = crashed
 
 
 class CatalogError(PantheonError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import pickle
 import signal
@@ -351,3 +352,23 @@ def test_a_forked_child_can_evaluate(tiny_model: str) -> None:
         "sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
     )
     assert subprocess.run([sys.executable, "-c", script, tiny_model], timeout=60).returncode == 0
+
+
+def test_the_memory_is_read_at_some_speed_and_nonsense_is_refused() -> None:
+    rate = _native.read_bandwidth(2, 2 << 20, 3)
+    assert math.isfinite(rate)
+    assert rate > 0
+    for threads, n_bytes, runs in ((0, 1 << 20, 1), (1, 1, 1), (1, 1 << 20, 0)):
+        with pytest.raises(pantheon.ArgumentError, match="bandwidth"):
+            _native.read_bandwidth(threads, n_bytes, runs)
+
+
+def test_the_loop_of_c_generates_what_the_loop_of_python_does(tiny_model: str) -> None:
+    with pantheon.load(tiny_model, threads=1) as model, model.state() as state:
+        ids = _native.as_ids([5, 6, 7])
+        bias = [(token, -math.inf) for token in model.tokenizer.stop_ids]
+        reply = model.generate(ids, max_tokens=20, logit_bias=dict(bias))
+        assert _native.stream_tokens(state._handle, ids, 20, {}, bias) == 20
+        assert state.tokens.tolist() == [*ids.tolist(), *reply.tokens[:-1]]
+        with pytest.raises(pantheon.ContextError):
+            _native.stream_tokens(state._handle, _native.as_ids([1] * 300), 1, {}, ())

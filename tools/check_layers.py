@@ -36,6 +36,7 @@ C_RANKS: list[tuple[int, str, str]] = [
         "kernels/portable kernels/avx2 kernels/avx512 kernels/neon kernels/neon_dot",
         "the inner loops, by instruction set",
     ),
+    (4, "bandwidth", "how fast the machine reads memory"),
     (4, "bpe spm special vocab quantize", "pieces to ids; control tokens; the vocabulary; GGUF to GGUF"),
     (5, "tokenizer arch matmul", "text to ids; hyper-parameters; packed weights"),
     (6, "kv scratch", "a conversation's cache; working memory"),
