@@ -17,6 +17,7 @@
 enum {
     PROGRESS_NS = 50000000,
     BATCH_MIN = 16,  /* below it a prompt reads the weights too often */
+    ROW_CHUNKS = 64, /* steps that go token by token are shared out in so many parts at most */
     SPLIT_JOBS = 32, /* with so few attention jobs, threads share the spans of each */
 };
 
@@ -47,6 +48,7 @@ typedef struct batch {
     size_t n_spans;             /* of the longest cache */
     size_t layer;
     bool wants_logits;
+    bool quantize; /* the next product wants its activations in 8 bits */
     watch *watch;
 } batch;
 
@@ -75,10 +77,28 @@ static int watch_check(watch *w, double in_batch) {
     return PN_OK;
 }
 
-/* ---- the steps of a layer, one token (or one token and key head) per chunk ---------------------------------- */
+/* ---- the steps of a layer that go token by token ------------------------------------------------------------- */
 
-static void embed_row(void *context, size_t t) {
-    const batch *b = context;
+typedef void (*row_fn)(const batch *b, size_t row);
+
+typedef struct rows_work {
+    const batch *b;
+    row_fn fn;
+    size_t per_chunk;
+} rows_work;
+
+static void rows_chunk(void *context, size_t chunk) {
+    const rows_work *work = context;
+    const size_t first = chunk * work->per_chunk, end = size_min(first + work->per_chunk, work->b->n);
+    for (size_t t = first; t < end; t++) work->fn(work->b, t);
+}
+
+static void run_rows(const batch *b, row_fn fn) {
+    rows_work work = { b, fn, (b->n + ROW_CHUNKS - 1) / ROW_CHUNKS };
+    threads_run(b->pool, rows_chunk, &work, (b->n + work.per_chunk - 1) / work.per_chunk);
+}
+
+static void embed_row(const batch *b, size_t t) {
     scratch *s = b->s;
     const matrix *embd = &b->model->token_embd;
     const pn_model *model = b->model;
@@ -92,18 +112,37 @@ static void embed_row(void *context, size_t t) {
     }
 }
 
-static void norm_attn_row(void *context, size_t t) {
-    const batch *b = context;
-    const pn_model *m = b->model;
-    m->kernels.rms_norm(b->s->x + t * b->s->ld_d, m->layers[b->layer].attn_norm, b->s->h + t * b->s->ld_d, m->hp.n_embd,
-                        m->hp.rms_eps);
+/* A row of activations is complete: whoever wrote it quantizes it, too, while it is in the cache. */
+static void finish_row(const batch *b, size_t t) {
+    if (b->quantize) act_quantize(&b->s->activations, t, &b->model->kernels);
 }
 
-static void norm_ffn_row(void *context, size_t t) {
-    const batch *b = context;
+static void norm_row(const batch *b, size_t t, const float *weights) {
     const pn_model *m = b->model;
-    m->kernels.rms_norm(b->s->x + t * b->s->ld_d, m->layers[b->layer].ffn_norm, b->s->h + t * b->s->ld_d, m->hp.n_embd,
-                        m->hp.rms_eps);
+    m->kernels.rms_norm(b->s->x + t * b->s->ld_d, weights, b->s->h + t * b->s->ld_d, m->hp.n_embd, m->hp.rms_eps);
+    finish_row(b, t);
+}
+
+static void norm_attn_row(const batch *b, size_t t) {
+    norm_row(b, t, b->model->layers[b->layer].attn_norm);
+}
+
+/* What a block computed joins the residual stream. */
+static void add_row(const batch *b, size_t t) {
+    float *x = b->s->x + t * b->s->ld_d;
+    const float *h = b->s->h + t * b->s->ld_d;
+    for (size_t i = 0; i < b->model->hp.n_embd; i++) x[i] = x[i] + h[i];
+}
+
+static void add_norm_ffn_row(const batch *b, size_t t) {
+    add_row(b, t);
+    norm_row(b, t, b->model->layers[b->layer].ffn_norm);
+}
+
+static void swiglu_row(const batch *b, size_t t) {
+    const scratch *s = b->s;
+    b->model->kernels.swiglu(s->gate + t * s->ld_f, s->up + t * s->ld_f, s->gate + t * s->ld_f, b->model->hp.n_ff);
+    finish_row(b, t);
 }
 
 /* Rotate each head's pairs in place: (a, b) -> (a cos - b sin, a sin + b cos). */
@@ -119,8 +158,7 @@ static void rotate(float *x, size_t n_heads, const hparams *hp, const float *cos
         }
 }
 
-static void rotate_and_store_row(void *context, size_t t) {
-    const batch *b = context;
+static void rotate_and_store_row(const batch *b, size_t t) {
     const scratch *s = b->s;
     const hparams *hp = &b->model->hp;
     const size_t half = hp->n_rot / 2;
@@ -129,6 +167,8 @@ static void rotate_and_store_row(void *context, size_t t) {
     kv_store(&b->model->kernels, &b->rows[t].state->kv, b->layer, b->rows[t].position, s->k + t * s->ld_k,
              s->v + t * s->ld_k);
 }
+
+/* ---- attention ----------------------------------------------------------------------------------------------- */
 
 /* Job `index` of n_tiles * n_head_kv * n_parts. Late tokens have the most keys: they come first, so that the last jobs
  * are the short ones. */
@@ -189,19 +229,6 @@ static void attend(batch *b) {
     }
 }
 
-static void swiglu_row(void *context, size_t t) {
-    const batch *b = context;
-    const scratch *s = b->s;
-    b->model->kernels.swiglu(s->gate + t * s->ld_f, s->up + t * s->ld_f, s->gate + t * s->ld_f, b->model->hp.n_ff);
-}
-
-static void add_row(void *context, size_t t) {
-    const batch *b = context;
-    float *x = b->s->x + t * b->s->ld_d;
-    const float *h = b->s->h + t * b->s->ld_d;
-    for (size_t i = 0; i < b->model->hp.n_embd; i++) x[i] = x[i] + h[i];
-}
-
 /* ---- products ------------------------------------------------------------------------------------------------ */
 
 /* Tokens whose largest product takes about a tenth of a second on one core: between products a cancel is seen. */
@@ -210,14 +237,18 @@ static size_t tokens_at_a_time(size_t macs_per_token, size_t most) {
     return size_max(1, size_min(most, budget / size_max(macs_per_token, 1)));
 }
 
-/* x[n_tokens, ld] with K = k times up to 4 matrices. Ends with PN_ERR_CANCELLED instead if that is wanted. */
-static int multiply(batch *b, const float *x, size_t ld, size_t n_tokens, size_t k, const matmul_job *jobs,
-                    size_t n_jobs) {
+/* The next products read x[n_tokens, ld] with K = k values, and up to 4 matrices share them. */
+static void attach(batch *b, const float *x, size_t ld, size_t n_tokens, size_t k, const matmul_job *jobs,
+                   size_t n_jobs) {
+    b->quantize = false;
+    for (size_t j = 0; j < n_jobs; j++) b->quantize |= pack_is_quantized(jobs[j].w->kind);
+    act_attach(&b->s->activations, x, ld, n_tokens, k);
+}
+
+/* Run them. Ends with PN_ERR_CANCELLED instead if that is wanted. */
+static int multiply(batch *b, size_t n_tokens, const matmul_job *jobs, size_t n_jobs) {
     const pn_model *m = b->model;
-    bool quantize = false;
     PN_TRY(watch_check(b->watch, (double)b->n * (double)b->layer / m->hp.n_layer));
-    for (size_t j = 0; j < n_jobs; j++) quantize |= pack_is_quantized(jobs[j].w->kind);
-    act_load(&b->s->activations, x, ld, n_tokens, k, quantize, &m->kernels, b->pool);
     matmul_run(jobs, n_jobs, &b->s->activations, n_tokens, &m->kernels, b->pool, m->use_blas);
     return PN_OK;
 }
@@ -228,13 +259,14 @@ static int block_attention(batch *b) {
     scratch *s = b->s;
     const matmul_job qkv[] = { { &w->q, s->q, s->ld_q }, { &w->k, s->k, s->ld_k }, { &w->v, s->v, s->ld_k } };
     const matmul_job out = { &w->out, s->h, s->ld_d };
-    threads_run(b->pool, norm_attn_row, b, b->n);
-    PN_TRY(multiply(b, s->h, s->ld_d, b->n, m->hp.n_embd, qkv, 3));
-    threads_run(b->pool, rotate_and_store_row, b, b->n);
+    attach(b, s->h, s->ld_d, b->n, m->hp.n_embd, qkv, 3);
+    run_rows(b, norm_attn_row);
+    PN_TRY(multiply(b, b->n, qkv, 3));
+    run_rows(b, rotate_and_store_row);
     attend(b);
-    PN_TRY(multiply(b, s->o, s->ld_q, b->n, (size_t)m->hp.n_head * m->hp.head_size, &out, 1));
-    threads_run(b->pool, add_row, b, b->n);
-    return PN_OK;
+    attach(b, s->o, s->ld_q, b->n, (size_t)m->hp.n_head * m->hp.head_size, &out, 1);
+    run_rows(b, finish_row);
+    return multiply(b, b->n, &out, 1);
 }
 
 static int block_ffn(batch *b) {
@@ -243,11 +275,13 @@ static int block_ffn(batch *b) {
     scratch *s = b->s;
     const matmul_job gate_up[] = { { &w->gate, s->gate, s->ld_f }, { &w->up, s->up, s->ld_f } };
     const matmul_job down = { &w->down, s->h, s->ld_d };
-    threads_run(b->pool, norm_ffn_row, b, b->n);
-    PN_TRY(multiply(b, s->h, s->ld_d, b->n, m->hp.n_embd, gate_up, 2));
-    threads_run(b->pool, swiglu_row, b, b->n);
-    PN_TRY(multiply(b, s->gate, s->ld_f, b->n, m->hp.n_ff, &down, 1));
-    threads_run(b->pool, add_row, b, b->n);
+    attach(b, s->h, s->ld_d, b->n, m->hp.n_embd, gate_up, 2);
+    run_rows(b, add_norm_ffn_row);
+    PN_TRY(multiply(b, b->n, gate_up, 2));
+    attach(b, s->gate, s->ld_f, b->n, m->hp.n_ff, &down, 1);
+    run_rows(b, swiglu_row);
+    PN_TRY(multiply(b, b->n, &down, 1));
+    run_rows(b, add_row);
     return PN_OK;
 }
 
@@ -260,20 +294,22 @@ static int head_logits(batch *b) {
     for (size_t t = 0; t < b->n;) {
         float *targets[LOGIT_ROWS];
         size_t n = 0;
+        attach(b, s->h, s->ld_d, most, m->hp.n_embd, &job, 1);
         for (; t < b->n && n < most; t++) {
             if (!b->rows[t].logits) continue;
             m->kernels.rms_norm(s->x + t * s->ld_d, m->output_norm, s->h + n * s->ld_d, m->hp.n_embd, m->hp.rms_eps);
+            finish_row(b, n);
             targets[n++] = b->rows[t].logits;
         }
         if (!n) break;
-        PN_TRY(multiply(b, s->h, s->ld_d, n, m->hp.n_embd, &job, 1));
+        PN_TRY(multiply(b, n, &job, 1));
         for (size_t i = 0; i < n; i++) memcpy(targets[i], s->logits + i * s->ld_v, m->hp.n_vocab * sizeof(float));
     }
     return PN_OK;
 }
 
 static int batch_run(batch *b) {
-    threads_run(b->pool, embed_row, b, b->n);
+    run_rows(b, embed_row);
     for (b->layer = 0; b->layer < b->model->hp.n_layer; b->layer++) {
         PN_TRY(block_attention(b));
         PN_TRY(block_ffn(b));

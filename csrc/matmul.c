@@ -252,38 +252,28 @@ void act_free(act_buffer *buffer) {
     memset(buffer, 0, sizeof *buffer);
 }
 
-typedef struct quantize_work {
-    act_buffer *buffer;
-    const kernel_set *kernels;
-} quantize_work;
-
-/* The buffer owns what the views show as const. */
-static void quantize_token(void *context, size_t t) {
-    const quantize_work *work = context;
-    const activations *a = &work->buffer->a;
-    const size_t n_blocks = a->k / BLOCK_K;
-    work->kernels->quantize(a->x + t * a->ld_x, a->k, (int8_t *)(uintptr_t)a->q + t * a->k,
-                            (float *)(uintptr_t)a->d + t * n_blocks, (float *)(uintptr_t)a->ds + t * n_blocks,
-                            (int32_t *)(uintptr_t)a->bias8 + t * n_blocks,
-                            (int32_t *)(uintptr_t)a->bias4 + t * n_blocks);
-}
-
-void act_load(act_buffer *buffer, const float *x, size_t ld_x, size_t n_tokens, size_t k, bool quantize,
-              const kernel_set *kernels, threads *pool) {
-    activations *a = &buffer->a;
+void act_attach(act_buffer *buffer, const float *x, size_t ld_x, size_t n_tokens, size_t k) {
     const size_t n = n_tokens * k, n_blocks = n / BLOCK_K;
     float *floats = buffer->memory;
-    a->x = x;
-    a->ld_x = ld_x;
-    a->k = k;
-    a->d = floats;
-    a->ds = floats + n_blocks;
-    a->bias8 = (int32_t *)(void *)(floats + 2 * n_blocks);
-    a->bias4 = (int32_t *)(void *)(floats + 3 * n_blocks);
-    a->q = (int8_t *)(floats + 4 * n_blocks);
-    if (!quantize) return;
-    quantize_work work = { buffer, kernels };
-    threads_run(pool, quantize_token, &work, n_tokens);
+    buffer->a = (activations){
+        .x = x,
+        .ld_x = ld_x,
+        .k = k,
+        .d = floats,
+        .ds = floats + n_blocks,
+        .bias8 = (int32_t *)(void *)(floats + 2 * n_blocks),
+        .bias4 = (int32_t *)(void *)(floats + 3 * n_blocks),
+        .q = (int8_t *)(floats + 4 * n_blocks),
+    };
+}
+
+/* The buffer owns what the views show as const. */
+void act_quantize(act_buffer *buffer, size_t token, const kernel_set *kernels) {
+    const activations *a = &buffer->a;
+    const size_t at = token * (a->k / BLOCK_K);
+    kernels->quantize(a->x + token * a->ld_x, a->k, (int8_t *)(uintptr_t)a->q + token * a->k,
+                      (float *)(uintptr_t)a->d + at, (float *)(uintptr_t)a->ds + at,
+                      (int32_t *)(uintptr_t)a->bias8 + at, (int32_t *)(uintptr_t)a->bias4 + at);
 }
 
 /* ---- products --------------------------------------------------------------------------------------------- */

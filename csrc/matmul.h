@@ -40,10 +40,11 @@ typedef struct act_buffer {
 
 int act_reserve(act_buffer *buffer, size_t n_tokens, size_t k);
 void act_free(act_buffer *buffer);
-/* Point the buffer at x[n_tokens, ld_x] with K = k values per token and, if asked (k is a multiple of BLOCK_K then),
- * quantize them. Reserved beforehand; x stays the caller's and must live as long as the products. */
-void act_load(act_buffer *buffer, const float *x, size_t ld_x, size_t n_tokens, size_t k, bool quantize,
-              const kernel_set *kernels, threads *pool);
+/* Point the buffer at x[n_tokens, ld_x] with K = k values per token. Reserved beforehand; x stays the caller's and must
+ * live as long as the products. Where weights are quantized (k is a multiple of BLOCK_K then), each token must go through
+ * act_quantize before the product, from any thread: whoever wrote the row has it at hand. */
+void act_attach(act_buffer *buffer, const float *x, size_t ld_x, size_t n_tokens, size_t k);
+void act_quantize(act_buffer *buffer, size_t token, const kernel_set *kernels);
 
 /* One product: out[t][row] for all tokens; ld_out >= rows rounded up to GROUP_ROWS, the surplus is written (zeros). */
 typedef struct matmul_job {
