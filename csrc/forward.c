@@ -448,8 +448,9 @@ static int eval_entered(pn_model *model, watch *w) {
     return eval_all(model, w);
 }
 
-int forward_eval(pn_state *state, const uint32_t *tokens, size_t n, pn_progress_callback progress, void *user_data) {
-    const pn_slice slice = { .state = state, .tokens = tokens, .n = n };
+int forward_eval(pn_state *state, const uint32_t *tokens, size_t n, float *all_logits, pn_progress_callback progress,
+                 void *user_data) {
+    const pn_slice slice = { .state = state, .tokens = tokens, .n = n, .all_logits = all_logits };
     watch w = { .slices = &slice, .n_slices = 1, .progress = progress, .user_data = user_data };
     return eval_entered(state->model, &w);
 }

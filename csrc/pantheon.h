@@ -260,6 +260,26 @@ typedef struct pn_slice {
  * Errors: ARGUMENT (id >= n_vocab), BUSY, CONTEXT, MEMORY, CANCELLED, NUMERIC. */
 int pn_eval(pn_model *model, const pn_slice *slices, size_t n_slices, pn_progress_callback progress, void *user_data);
 
+/* ---- Speculation: several tokens of a reply in one pass, without a second model ----------------------------- */
+
+enum { PN_GUESSES_MAX = 30 };
+
+/* Let pn_advance() and the streams guess on this state, up to `most` (1..PN_GUESSES_MAX; 8 is a good value) tokens at a
+ * time: the continuation of an earlier place that ends like the conversation does. 0: stop, and free the memory, which
+ * is most + 1 rows of logits and some 30 bytes for each token. Off at first. Results are the same to the bit with it and
+ * without. It pays where a reply repeats its source (summaries, edits, code); elsewhere it soon leaves off guessing, by
+ * how often guesses came true and what they cost. The counts of pn_state_speculation() begin anew; what was learned
+ * stays, after pn_state_reset() too. Errors: ARGUMENT, BUSY, MEMORY (then it is off). */
+int pn_state_speculate(pn_state *state, int most);
+/* Guesses that were evaluated, and those of them that came true. Both 0 if it is off. Not during a call, as with
+ * pn_state_tokens(). */
+void pn_state_speculation(const pn_state *state, uint64_t *proposed, uint64_t *accepted);
+/* Append one token, as pn_eval() would with a slice of it alone: the same tokens, logits and errors afterwards. If guesses
+ * are on, it may evaluate some along with the token, in one pass, and keep their logits; while the calls that follow bring
+ * the very tokens that were guessed, they return at once. n_left: how many tokens the caller will still sample, the one
+ * from these logits counted; no more are guessed. */
+int pn_advance(pn_state *state, uint32_t token, size_t n_left, pn_progress_callback progress, void *user_data);
+
 /* ---- Sampling --------------------------------------------------------------------------------------------- */
 
 typedef struct pn_logit_bias {
@@ -304,7 +324,7 @@ int pn_sample_state(pn_sampler *sampler, pn_state *state, uint32_t *token);
 typedef int (*pn_token_callback)(void *user_data, uint32_t token, const char *bytes, size_t len);
 
 /* Append `tokens` to the state and generate up to max_tokens tokens, calling back for each. No BOS is added: the
- * caller controls tokenization. The reply ends at a stop token, at max_tokens, when the context is full, or when
+ * caller controls tokenization. After pn_state_speculate() several tokens may come from one pass. The reply ends at a stop token, at max_tokens, when the context is full, or when
  * the callback says so. A sampled stop token is neither passed to the callback nor evaluated nor counted. The last
  * generated token is sampled but not evaluated (pn_state_tokens tells what is). params NULL: defaults.
  * Returns the number of tokens generated (those the callback saw), or -1 with pn_last_error(). */

@@ -30,8 +30,18 @@ pn_state *pn_state_new(pn_model *model) {
     return state;
 }
 
+static void speculation_free(pn_state *state) {
+    speculation *s = state->speculation;
+    if (!s) return;
+    lookup_free(&s->index);
+    free(s->rows);
+    free(s);
+    state->speculation = NULL;
+}
+
 void pn_state_free(pn_state *state) {
     if (!state) return;
+    speculation_free(state);
     kv_clear(&state->kv);
     free(state->tokens);
     free(state->logits);
@@ -52,6 +62,7 @@ bool state_take_cancel(pn_state *state) {
 }
 
 int state_reserve(pn_state *state, size_t n) {
+    state->changes++;
     if (n > state->capacity) {
         size_t capacity = state->capacity ? state->capacity : 256;
         while (capacity < n) capacity *= 2; /* n is at most the context length */
@@ -67,10 +78,16 @@ static int fail_busy(void) {
     return pn_fail(PN_ERR_BUSY, "state: it is in use by another call");
 }
 
+static void drop_tokens(pn_state *state, size_t n) {
+    state->n_tokens = n;
+    state->has_logits = false;
+    state->changes++;
+    if (state->speculation) lookup_truncate(&state->speculation->index, n);
+}
+
 int pn_state_reset(pn_state *state) {
     if (!state_enter(state)) return fail_busy();
-    state->n_tokens = 0;
-    state->has_logits = false;
+    drop_tokens(state, 0);
     kv_clear(&state->kv);
     state_leave(state);
     return PN_OK;
@@ -83,8 +100,7 @@ int pn_state_rewind(pn_state *state, size_t n) {
         status = pn_fail(PN_ERR_ARGUMENT, "state: cannot rewind to %zu tokens, it holds %zu", n, state->n_tokens);
     else if (n < state->n_tokens) {
         /* The cache behind n is overwritten by what comes next. */
-        state->n_tokens = n;
-        state->has_logits = false;
+        drop_tokens(state, n);
     }
     state_leave(state);
     return status;
@@ -100,8 +116,10 @@ const float *pn_state_logits(const pn_state *state) {
 }
 
 uint64_t pn_state_bytes(const pn_state *state) {
-    return kv_bytes(&state->kv) + state->capacity * sizeof *state->tokens +
-           (uint64_t)state->model->hp.n_vocab * sizeof *state->logits;
+    const speculation *s = state->speculation;
+    const uint64_t row = (uint64_t)state->model->hp.n_vocab * sizeof *state->logits;
+    const uint64_t ahead = s ? sizeof *s + lookup_bytes(&s->index) + s->n_row_capacity * row : 0;
+    return kv_bytes(&state->kv) + state->capacity * sizeof *state->tokens + row + ahead;
 }
 
 void pn_state_cancel(pn_state *state) {
@@ -110,4 +128,42 @@ void pn_state_cancel(pn_state *state) {
 
 void pn_state_clear_cancel(pn_state *state) {
     atomic_store(&state->cancel, false);
+}
+
+/* ---- speculation ------------------------------------------------------------------------------------------------- */
+
+static int speculation_reserve(pn_state *state, size_t most) {
+    speculation *s = state->speculation;
+    if (!s) {
+        s = state->speculation = calloc(1, sizeof *s);
+        if (!s) return pn_fail(PN_ERR_MEMORY, "speculate: out of memory");
+        pace_init(&s->pace);
+    }
+    if (most + 1 > s->n_row_capacity) {
+        const size_t n_vocab = state->model->hp.n_vocab;
+        float *rows = realloc(s->rows, (most + 1) * n_vocab * sizeof *rows);
+        if (!rows) return pn_fail(PN_ERR_MEMORY, "speculate: no memory for %zu rows of %zu logits", most + 1, n_vocab);
+        s->rows = rows;
+        s->n_row_capacity = most + 1;
+    }
+    s->most = most;
+    s->n_guesses = s->n_rows = 0;
+    s->n_proposed = s->n_accepted = 0;
+    return PN_OK;
+}
+
+int pn_state_speculate(pn_state *state, int most) {
+    if (most < 0 || most > PN_GUESSES_MAX)
+        return pn_fail(PN_ERR_ARGUMENT, "speculate: %d guesses at a time; it must be 0 (off) to %d", most,
+                       PN_GUESSES_MAX);
+    if (!state_enter(state)) return fail_busy();
+    const int status = most ? speculation_reserve(state, (size_t)most) : PN_OK;
+    if (status != PN_OK || most == 0) speculation_free(state);
+    state_leave(state);
+    return status;
+}
+
+void pn_state_speculation(const pn_state *state, uint64_t *proposed, uint64_t *accepted) {
+    *proposed = state->speculation ? state->speculation->n_proposed : 0;
+    *accepted = state->speculation ? state->speculation->n_accepted : 0;
 }

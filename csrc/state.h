@@ -3,7 +3,23 @@
 #define PN_STATE_H
 
 #include "kv.h"
+#include "lookup.h"
 #include "model.h"
+#include "pace.h"
+
+/* Guesses at the tokens to come, and what was evaluated of them ahead of time. Used by advance.c. */
+typedef struct speculation {
+    size_t most, n_row_capacity; /* guesses at a time; rows that there is memory for                     */
+    lookup index;                /* over a front part of the state's ids                                 */
+    pace pace;
+    uint32_t guesses[PN_GUESSES_MAX]; /* [n_guesses] for the places behind the state's tokens             */
+    size_t n_guesses, match, n_used;  /* made; ids that the match had; how many of them came true so far  */
+    float *rows;                      /* [n_rows, V] logits: of the token, then after each evaluated guess */
+    size_t n_rows;
+    size_t end;       /* the state's length after the last advance...                                     */
+    uint64_t changes; /* ...and its count of changes: if either differs, guesses and rows are void        */
+    uint64_t n_proposed, n_accepted;
+} speculation;
 
 struct pn_state {
     pn_model *model; /* retained */
@@ -14,12 +30,14 @@ struct pn_state {
     kv_cache kv;
     float *logits; /* [V] */
     bool has_logits;
+    uint64_t changes;         /* grows with all that may write behind n_tokens or take tokens away */
+    speculation *speculation; /* owned; NULL: off                                                  */
 };
 
 /* The state for the caller alone until state_leave; false if somebody has it. */
 bool state_enter(pn_state *state);
 void state_leave(pn_state *state);
-/* Room for n tokens in all, in ids and cache. */
+/* Room for n tokens in all, in ids and cache: whoever asks is about to write behind n_tokens. */
 int state_reserve(pn_state *state, size_t n);
 /* True once after each pn_state_cancel. */
 bool state_take_cancel(pn_state *state);

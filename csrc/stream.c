@@ -1,10 +1,11 @@
-/* stream.c - a prompt in, a reply token by token through a callback: evaluate, sample, call back, repeat.    (rank 11)
+/* stream.c - a prompt in, a reply token by token through a callback: evaluate, sample, call back, repeat.    (rank 12)
  *
  * No arithmetic and no policy of its own. It has the state from its first look at it to its end, so that no other call
  * can come between two tokens, and holds nothing between calls. Everything is checked before the state changes.
  *
  * The one thing to know first: a token is evaluated only when another one is to be sampled after it. So the last token
  * of a reply needs no room in the context, and a prompt that fills the context still gets one token. */
+#include "advance.h"
 #include "forward.h"
 #include "pantheon.h"
 #include "status.h"
@@ -48,7 +49,7 @@ static int generate(const stream *s, int max_tokens, int *n_generated) {
         ++*n_generated;
         if (tell(s, token) || *n_generated == max_tokens) return PN_OK;
         if (s->state->n_tokens >= s->n_context) return PN_OK; /* sampled, but there is no room to go on from it */
-        PN_TRY(forward_eval(s->state, &token, 1, NULL, NULL));
+        PN_TRY(advance_entered(s->state, token, (size_t)(max_tokens - *n_generated), NULL, NULL));
     }
     return PN_OK;
 }
@@ -80,7 +81,7 @@ static int stream_init(stream *s, pn_sampling_params *params) {
 /* With the state entered: the prompt, then the reply. */
 static int run(const stream *s, const uint32_t *tokens, int n_tokens, int max_tokens, int *n_generated) {
     if (n_tokens)
-        PN_TRY(forward_eval(s->state, tokens, (size_t)n_tokens, NULL, NULL));
+        PN_TRY(forward_eval(s->state, tokens, (size_t)n_tokens, NULL, NULL, NULL));
     else if (!s->state->has_logits)
         return pn_fail(PN_ERR_ARGUMENT, "stream: no tokens, and the state has no logits to go on from");
     return generate(s, max_tokens, n_generated);

@@ -627,6 +627,31 @@ def states_eval(
     return rows
 
 
+GUESSES_MAX = int(lib.PN_GUESSES_MAX)
+
+
+def state_speculate(state: StateHandle, most: int) -> None:
+    """Let state_advance() guess up to `most` tokens at a time (0: off); counts begin anew."""
+    with state.exclusive(), state as pointer:
+        _check(lib.pn_state_speculate(pointer, most))
+
+
+def state_speculation(state: StateHandle) -> tuple[int, int]:
+    """How many guesses were evaluated, and how many of them came true."""
+    counts = ffi.new("uint64_t[2]")
+    with state.exclusive(), state as pointer:
+        lib.pn_state_speculation(pointer, counts, counts + 1)
+    return int(counts[0]), int(counts[1])
+
+
+def state_advance(state: StateHandle, token: int, n_left: int) -> None:
+    """Append one id as state_eval() does, perhaps with guesses along with it. n_left: how many will still be sampled."""
+    call = _Call(None)
+    data = ffi.new_handle(call)
+    with state.exclusive(), state as pointer:
+        call.check(lib.pn_advance(pointer, token, n_left, lib.pn_py_progress, data) == 0)
+
+
 def state_reset(state: StateHandle) -> None:
     """Forget everything."""
     with state.exclusive(), state as pointer:

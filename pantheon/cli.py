@@ -101,6 +101,9 @@ _ENGINE_OPTIONS = (
 _MAX_TOKENS = click.option(
     "--max-tokens", type=click.IntRange(1), default=DEFAULT_MAX_TOKENS, show_default=True, help="Tokens per reply."
 )
+_SPECULATE = click.option(
+    "--speculate/--no-speculate", default=False, help="Guess from what was read: the same reply, sooner if it repeats."
+)
 _SYSTEM = click.option("--system", metavar="TEXT", help="System prompt. Default: what the model's template inserts.")
 _WINDOW = click.option("--window", type=click.IntRange(1), help="Tokens of prompt and reply. Default: the model's.")
 
@@ -139,7 +142,7 @@ def _load(name: str, options: Options) -> Model:
 @click.option("--model", metavar="FILE", help="A path, a name of the catalogue, or hf:owner/repo/file.gguf.")
 @click.option("--chat", is_flag=True, help="Hold a conversation.")
 @click.option("--prompt", metavar="TEXT", help="Complete a text.")
-@_with(_SYSTEM, _MAX_TOKENS, _WINDOW, *_SAMPLING_OPTIONS, *_ENGINE_OPTIONS)
+@_with(_SYSTEM, _MAX_TOKENS, _WINDOW, *_SAMPLING_OPTIONS, _SPECULATE, *_ENGINE_OPTIONS)
 @click.pass_context
 def root(context: click.Context, /, **options: Any) -> int | None:
     """Chat with a GGUF model on this CPU: `pantheon pull smollm2`, then `pantheon chat`."""
@@ -168,7 +171,7 @@ def root(context: click.Context, /, **options: Any) -> int | None:
 
 @root.command()
 @click.argument("model", default=DEFAULT_MODEL)
-@_with(_SYSTEM, _MAX_TOKENS, _WINDOW, *_SAMPLING_OPTIONS, *_ENGINE_OPTIONS)
+@_with(_SYSTEM, _MAX_TOKENS, _WINDOW, *_SAMPLING_OPTIONS, _SPECULATE, *_ENGINE_OPTIONS)
 def chat(model: str, **options: Any) -> int:
     """Hold a conversation. From a pipe: one message per line, one reply after the other on stdout."""
     return _chat(model, options)
@@ -177,7 +180,7 @@ def chat(model: str, **options: Any) -> int:
 @root.command()
 @click.argument("model")
 @click.argument("prompt", required=False)
-@_with(_MAX_TOKENS, *_SAMPLING_OPTIONS, *_ENGINE_OPTIONS)
+@_with(_MAX_TOKENS, *_SAMPLING_OPTIONS, _SPECULATE, *_ENGINE_OPTIONS)
 def complete(model: str, prompt: str | None, **options: Any) -> int:
     """Complete a text: PROMPT, or what comes on stdin."""
     return _complete(model, _read_text(prompt), options)
@@ -187,7 +190,7 @@ def _chat(name: str, options: Options) -> int:
     sampling = _sampling(options)
     with _load(name, options) as model:
         conversation = model.chat(options["system"], window=options["window"], reply_limit=options["max_tokens"])
-        talker = repl.Talker(conversation, options["max_tokens"], sampling)
+        talker = repl.Talker(conversation, options["max_tokens"], {**sampling, "speculate": options["speculate"]})
         with repl.conversation(conversation):
             if sys.stdin is not None and sys.stdin.isatty():
                 return repl.run_terminal(talker)
@@ -195,10 +198,10 @@ def _chat(name: str, options: Options) -> int:
 
 
 def _complete(name: str, prompt: str | bytes, options: Options) -> int:
-    sampling = _sampling(options)
+    how = {"max_tokens": options["max_tokens"], "speculate": options["speculate"], **_sampling(options)}
     on_terminal = sys.stdout.isatty()
     with _load(name, options) as model:
-        with contextlib.closing(model.stream(prompt, max_tokens=options["max_tokens"], **sampling)) as stream:
+        with contextlib.closing(model.stream(prompt, **how)) as stream:
             for piece in stream:
                 sys.stdout.write(repl.harmless(piece) if on_terminal else piece)
                 sys.stdout.flush()

@@ -28,6 +28,7 @@ from pathlib import Path
 C_RANKS: list[tuple[int, str, str]] = [
     (0, "common status pantheon", "checked arithmetic, the thread's last failure, the public API"),
     (1, "map unicode unicode_tables", "a path to bytes; bytes to characters"),
+    (1, "lookup pace", "the last ids' earlier places, a guess; whether it is worth a try"),
     (2, "dtype pretokenize sniff", "element types; text to pieces; what a file is that is not GGUF"),
     (3, "gguf gguf_get cpu threads mathf", "a validated file; the machine; exp, sin and cos of our own"),
     (4, "kernels/kernels kernels/dispatch", "the contract of the inner loops; which file of them runs"),
@@ -45,7 +46,8 @@ C_RANKS: list[tuple[int, str, str]] = [
     (8, "model", "a file's weights, checked and packed"),
     (9, "state sample_search", "one conversation; where a sum of weights reaches a target"),
     (10, "forward sample", "tokens to logits; logits to a token"),
-    (11, "stream", "evaluate, sample, call back, repeat"),
+    (11, "advance", "one token, and guesses along with it"),
+    (12, "stream", "evaluate, sample, call back, repeat"),
 ]
 # The kernels know shapes and numbers, nothing of files, models or failures; the choice between them may fail.
 KERNELS_MAY_INCLUDE = {"common", "cpu", "dtype", "kernels/kernels", "mathf"}

@@ -23,7 +23,7 @@ from pantheon.chat.messages import Message, Turn, as_messages
 from pantheon.chat.segments import encode_buffer
 from pantheon.chat.templates import ChatFormat, make_format
 from pantheon.engine.generate import Job, Record, Reply, ReplyStream, generate
-from pantheon.engine.sampling import SamplingParams, check_integer
+from pantheon.engine.sampling import SamplingParams, check_integer, check_speculate
 from pantheon.errors import ArgumentError, BusyError, ClosedError, ContextError
 
 if TYPE_CHECKING:
@@ -83,12 +83,13 @@ class Chat:
         *,
         max_tokens: int | None = None,
         progress: _native.Progress | None = None,
+        speculate: bool | int = False,
         **sampling: Any,
     ) -> ReplyStream:
         """Say something: an iterator over the reply's text, whose `reply` is set at the end.
 
-        max_tokens: at least 1; None: reply_limit. progress: called with the fraction of the prompt read. sampling: the
-        fields of SamplingParams; without any the reply is greedy.
+        max_tokens: at least 1; None: reply_limit. progress: called with the fraction of the prompt read. speculate: as
+        in Model.stream(). sampling: the fields of SamplingParams; without any the reply is greedy.
         Raises ContextError (with prompt_tokens, reply_limit, window) if prompt and reply do not fit into the window,
         ChatTemplateError if the template refuses, BusyError while another reply is running.
         """
@@ -105,6 +106,7 @@ class Chat:
             limit=limit,
             stop_ids=self._format.stop_ids,
             progress=progress,
+            speculate=check_speculate(speculate),
         )
         record = Record(job)
         return ReplyStream(_reply(self, user, self._turns, ids, record), record)
@@ -115,10 +117,11 @@ class Chat:
         *,
         max_tokens: int | None = None,
         progress: _native.Progress | None = None,
+        speculate: bool | int = False,
         **sampling: Any,
     ) -> Reply:
         """stream() in one go: the whole reply."""
-        return self.stream(text, max_tokens=max_tokens, progress=progress, **sampling).finish()
+        return self.stream(text, max_tokens=max_tokens, progress=progress, speculate=speculate, **sampling).finish()
 
     def cancel(self) -> None:
         """End the reply that is running, from any thread, during the prompt too. Without one: nothing happens."""

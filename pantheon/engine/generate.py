@@ -8,6 +8,7 @@ next prompt; the ids in Reply.tokens are what was sampled, state.tokens is what 
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from pantheon import _native
 from pantheon.engine.sampling import SamplingParams
 from pantheon.engine.state import State
 from pantheon.engine.tokenizer import Tokenizer
-from pantheon.errors import CancelledError
+from pantheon.errors import CancelledError, ClosedError
 
 FinishReason = Literal["stop", "length", "cancelled"]
 """stop: the model ended its turn. length: max_tokens were reached. cancelled: cancel(), Ctrl-C or a closed stream."""
@@ -34,6 +35,10 @@ class Usage:
     evaluated_tokens: int
     """The part of the prompt that had to be read for this reply."""
     generated_tokens: int
+    proposed_tokens: int = 0
+    """With `speculate=`: guesses that were evaluated along with other tokens..."""
+    accepted_tokens: int = 0
+    """...and those of them that came true, each of which saved a pass over the weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +73,8 @@ class Job:
     """At most so many tokens."""
     stop_ids: frozenset[int]
     progress: _native.Progress | None
+    speculate: int = 0
+    """Guess so many tokens at a time; the reply is the same."""
 
 
 @dataclass(slots=True)
@@ -78,6 +85,8 @@ class Record:
     prompt_tokens: int = 0
     reused_tokens: int = 0
     evaluated_tokens: int = 0
+    proposed_tokens: int = 0
+    accepted_tokens: int = 0
     tokens: list[int] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
     """Their text. Kept as it comes, so that a reply can be finished after its model was closed."""
@@ -94,6 +103,8 @@ class Record:
                 reused_tokens=self.reused_tokens,
                 evaluated_tokens=self.evaluated_tokens,
                 generated_tokens=len(self.tokens),
+                proposed_tokens=self.proposed_tokens,
+                accepted_tokens=self.accepted_tokens,
             )
             self.reply = Reply(
                 text="".join(self.pieces),
@@ -174,12 +185,16 @@ def generate_tokens(state: State, ids: _native.Ids | _native.IdBuffer, record: R
     job = record.job
     sampler = job.params.sampler(job.tokenizer.n_vocab, job.seed)
     try:
+        if job.speculate:
+            state._speculate(job.speculate)
         while len(record.tokens) < job.limit:
             started = time.perf_counter()
-            if record.tokens:
-                state._advance(record.tokens[-1:])
-            else:
+            if not record.tokens:
                 _read_prompt(state, ids, record)
+            elif job.speculate:
+                state._advance_one(record.tokens[-1], job.limit - len(record.tokens))
+            else:
+                state._advance(record.tokens[-1:])
             token = state.sample(sampler)
             if len(record.tokens) > 0:
                 record.decode_s += time.perf_counter() - started
@@ -195,6 +210,9 @@ def generate_tokens(state: State, ids: _native.Ids | _native.IdBuffer, record: R
         record.finish_reason = "cancelled"
     finally:
         sampler.close()
+        if job.speculate:
+            with contextlib.suppress(ClosedError):  # the reply is kept, whoever closed the state
+                record.proposed_tokens, record.accepted_tokens = state._speculation()
 
 
 def _read_prompt(state: State, ids: _native.Ids | _native.IdBuffer, record: Record) -> None:

@@ -14,6 +14,7 @@ from numbers import Real
 from pantheon import _native
 from pantheon.errors import ArgumentError
 
+DEFAULT_GUESSES = 8
 _MAX_SEED = 2**64 - 1
 
 
@@ -86,6 +87,13 @@ def check_integer(name: str, value: object, low: int, high: int) -> int:
     number = int(value.__index__())
     _check(name, value, f"an integer in {low}..{high}", low <= number <= high)
     return number
+
+
+def check_speculate(value: bool | int) -> int:
+    """`speculate=` as the most tokens to guess at a time: True is DEFAULT_GUESSES, False is 0."""
+    if isinstance(value, bool):
+        return DEFAULT_GUESSES if value else 0
+    return check_integer("speculate", value, 0, _native.GUESSES_MAX)
 
 
 def _number(name: str, value: object) -> float:

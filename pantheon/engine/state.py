@@ -49,6 +49,18 @@ class State:
         """Append ids and write the logits after each of them to out, float32[len(ids), n_vocab]."""
         _native.state_eval(self._handle, ids, None, out)
 
+    def _speculate(self, most: int) -> None:
+        """Guess up to `most` tokens at a time from here on; 0: none."""
+        _native.state_speculate(self._handle, most)
+
+    def _advance_one(self, token: int, n_left: int) -> None:
+        """_advance() of one id, with guesses along with it. n_left: how many tokens are still to be sampled."""
+        _native.state_advance(self._handle, token, n_left)
+
+    def _speculation(self) -> tuple[int, int]:
+        """Guesses that were evaluated since _speculate(), and those of them that came true."""
+        return _native.state_speculation(self._handle)
+
     def sample(self, sampler: _native.SamplerHandle) -> int:
         """Draw a token from the current logits; it is not appended."""
         return _native.sample(sampler, self._handle)
