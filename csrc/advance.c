@@ -62,7 +62,8 @@ static size_t guess(pn_state *state, uint32_t token, size_t n_left) {
     if (lookup_append(&s->index, &token, 1) != PN_OK) return 0;
     s->n_guesses = lookup_guess(&s->index, s->most, s->guesses, &s->match);
     const size_t n_places = size_min(room, n_left);
-    return n_places > 1 ? pace_choose(&s->pace, s->match, size_min(s->n_guesses, n_places - 1)) : 0;
+    const size_t most = n_places ? size_min(s->n_guesses, n_places - 1) : 0;
+    return s->always ? most : pace_choose(&s->pace, s->match, most);
 }
 
 /* One pass over the token and n guesses; afterwards the state holds the token alone. */

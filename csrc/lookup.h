@@ -5,16 +5,16 @@
 #include "common.h"
 
 enum {
-    GRAM_LENGTHS = 2,       /* runs of 3 ids are looked up, then runs of 2         */
-    LOOKUP_CANDIDATES = 8,  /* earlier places that are compared, the latest first  */
-    LOOKUP_MATCH_MAX = 32,  /* ids over which they are compared                    */
+    GRAM_LENGTHS = 2,      /* runs of 3 ids are looked up, then runs of 2         */
+    LOOKUP_CANDIDATES = 8, /* earlier places that are compared, the latest first  */
+    LOOKUP_MATCH_MAX = 32, /* ids over which they are compared                    */
 };
 
 typedef struct lookup {
-    uint32_t *ids;                    /* [n] of capacity                                                             */
-    uint32_t *earlier[GRAM_LENGTHS];  /* [n] of capacity: the place before where the run that ends here ended, or NONE */
-    uint32_t *latest[GRAM_LENGTHS];   /* [n_slots] hash table: the last place of each run, or NONE                   */
-    size_t n, capacity, n_slots;      /* n_slots is 0 or a power of two, at least twice the capacity                 */
+    uint32_t *ids;                   /* [n] of capacity                                                             */
+    uint32_t *earlier[GRAM_LENGTHS]; /* [n] of capacity: the place before where the run that ends here ended, or NONE */
+    uint32_t *latest[GRAM_LENGTHS];  /* [n_slots] hash table: the last place of each run, or NONE                   */
+    size_t n, capacity, n_slots;     /* n_slots is 0 or a power of two, at least twice the capacity                 */
 } lookup;
 
 /* A lookup of zeros is an empty one. */

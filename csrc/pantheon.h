@@ -267,10 +267,11 @@ enum { PN_GUESSES_MAX = 30 };
 /* Let pn_advance() and the streams guess on this state, up to `most` (1..PN_GUESSES_MAX; 8 is a good value) tokens at a
  * time: the continuation of an earlier place that ends like the conversation does. 0: stop, and free the memory, which
  * is most + 1 rows of logits and some 30 bytes for each token. Off at first. Results are the same to the bit with it and
- * without. It pays where a reply repeats its source (summaries, edits, code); elsewhere it soon leaves off guessing, by
- * how often guesses came true and what they cost. The counts of pn_state_speculation() begin anew; what was learned
- * stays, after pn_state_reset() too. Errors: ARGUMENT, BUSY, MEMORY (then it is off). */
-int pn_state_speculate(pn_state *state, int most);
+ * without. It pays where a reply repeats its source (summaries, edits, code); elsewhere it leaves off guessing, by how
+ * often guesses came true and what they cost. always: try each guess nevertheless (for tests and measurements). The
+ * counts of pn_state_speculation() begin anew; what was learned stays, after pn_state_reset() too.
+ * Errors: ARGUMENT, BUSY, MEMORY (then it is off). */
+int pn_state_speculate(pn_state *state, int most, bool always);
 /* Guesses that were evaluated, and those of them that came true. Both 0 if it is off. Not during a call, as with
  * pn_state_tokens(). */
 void pn_state_speculation(const pn_state *state, uint64_t *proposed, uint64_t *accepted);

@@ -152,13 +152,16 @@ static int speculation_reserve(pn_state *state, size_t most) {
     return PN_OK;
 }
 
-int pn_state_speculate(pn_state *state, int most) {
+int pn_state_speculate(pn_state *state, int most, bool always) {
     if (most < 0 || most > PN_GUESSES_MAX)
         return pn_fail(PN_ERR_ARGUMENT, "speculate: %d guesses at a time; it must be 0 (off) to %d", most,
                        PN_GUESSES_MAX);
     if (!state_enter(state)) return fail_busy();
     const int status = most ? speculation_reserve(state, (size_t)most) : PN_OK;
-    if (status != PN_OK || most == 0) speculation_free(state);
+    if (status != PN_OK || most == 0)
+        speculation_free(state);
+    else
+        state->speculation->always = always;
     state_leave(state);
     return status;
 }

@@ -10,6 +10,7 @@
 /* Guesses at the tokens to come, and what was evaluated of them ahead of time. Used by advance.c. */
 typedef struct speculation {
     size_t most, n_row_capacity; /* guesses at a time; rows that there is memory for                     */
+    bool always;                 /* every guess is tried                                                 */
     lookup index;                /* over a front part of the state's ids                                 */
     pace pace;
     uint32_t guesses[PN_GUESSES_MAX]; /* [n_guesses] for the places behind the state's tokens             */

@@ -630,10 +630,10 @@ def states_eval(
 GUESSES_MAX = int(lib.PN_GUESSES_MAX)
 
 
-def state_speculate(state: StateHandle, most: int) -> None:
-    """Let state_advance() guess up to `most` tokens at a time (0: off); counts begin anew."""
+def state_speculate(state: StateHandle, most: int, always: bool = False) -> None:
+    """Let state_advance() guess up to `most` tokens at a time (0: off); always: it never backs off."""
     with state.exclusive(), state as pointer:
-        _check(lib.pn_state_speculate(pointer, most))
+        _check(lib.pn_state_speculate(pointer, most, always))
 
 
 def state_speculation(state: StateHandle) -> tuple[int, int]:
@@ -645,7 +645,7 @@ def state_speculation(state: StateHandle) -> tuple[int, int]:
 
 
 def state_advance(state: StateHandle, token: int, n_left: int) -> None:
-    """Append one id as state_eval() does, perhaps with guesses along with it. n_left: how many will still be sampled."""
+    """Append one id as state_eval() does, perhaps with guesses along. n_left: how many will still be sampled."""
     call = _Call(None)
     data = ffi.new_handle(call)
     with state.exclusive(), state as pointer:

@@ -76,6 +76,19 @@ def test_sampling_flags_reach_the_sampler(tiny_model: str) -> None:
     assert again < replies
 
 
+def test_speculate_changes_no_word(tiny_model: str) -> None:
+    flags = ("--speculate", "--no-speculate")
+    for how in (["--temperature", "0.5", "--seed", "3"], []):
+        arguments = [tiny_model, *how, "--max-tokens", "40"]
+        chats = [call("chat", *arguments, flag, stdin=b"a b a b\na b a b\n") for flag in flags]
+        chats.append(call("--chat", "--speculate", "--model", *arguments, stdin=b"a b a b\na b a b\n"))
+        texts = [call("complete", *arguments, "a b a b a b", flag) for flag in flags]
+        texts.append(call("--prompt", "a b a b a b", "--speculate", "--model", *arguments))
+        assert len({result.stdout for result in texts}) == 1
+        assert len({result.stdout for result in chats}) == 1
+        assert {result.returncode for result in (*chats, *texts)} == {0}
+
+
 # ---- Completion
 
 

@@ -246,7 +246,8 @@ class Model:
         ids = self._prompt_ids(prompt)
         if len(ids) == 0:
             raise ArgumentError("the prompt is empty: it has no token to continue")
-        record = Record(self._job(len(ids), max_tokens, progress, check_speculate(speculate), SamplingParams(**sampling)))
+        params, guesses = SamplingParams(**sampling), check_speculate(speculate)
+        record = Record(self._job(len(ids), max_tokens, progress, guesses, params))
         return ReplyStream(_complete(self, ids, record), record)
 
     def generate(
@@ -259,9 +260,7 @@ class Model:
         **sampling: Any,
     ) -> Reply:
         """stream() in one go: the whole reply."""
-        return self.stream(
-            prompt, max_tokens=max_tokens, progress=progress, speculate=speculate, **sampling
-        ).finish()
+        return self.stream(prompt, max_tokens=max_tokens, progress=progress, speculate=speculate, **sampling).finish()
 
     def chat(
         self,
