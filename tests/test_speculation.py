@@ -283,6 +283,72 @@ def test_a_cancel_takes_effect_where_no_work_is_left_to_do(model: pantheon.Model
     assert state._speculation()[1] > 20
 
 
+def guess_ahead(model: pantheon.Model, most: int = 8) -> tuple[pantheon.State, int]:
+    """A state with a guess that is ready and right, and that guess: what the plain path takes next."""
+    state = model.state()
+    _native.state_speculate(state._handle, most, always=True)
+    state._advance(PROMPT)
+    for _ in range(100):
+        assert state.logits is not None
+        token, (proposed, accepted) = int(state.logits.argmax()), state._speculation()
+        if accepted and proposed - accepted > 3:
+            return state, token
+        state._advance_one(token, 100)
+    raise AssertionError("no guess came true")
+
+
+def test_guesses_are_void_once_others_have_written_to_the_state(model: pantheon.Model) -> None:
+    state, token = guess_ahead(model)
+    held = state.tokens
+    state.rewind(len(held) - 2)
+    state._advance([200, 201])  # as long as before, another text
+    state._advance_one(token, 100)
+    plain = model.state()
+    plain._advance([*held[:-2], 200, 201, token])
+    assert snapshot(state) == snapshot(plain)
+
+
+def test_no_guess_beyond_what_is_wanted_or_has_room(model: pantheon.Model) -> None:
+    for n_left, wanted in ((0, 0), (1, 0), (2, 1), (5, 4), (9, 8), (100, 8)):
+        state = model.state()
+        _native.state_speculate(state._handle, 8, always=True)
+        state._advance(PROMPT)
+        state._advance_one(90, n_left)
+        assert state._speculation()[0] == wanted
+    for room, wanted in ((1, 0), (2, 1), (5, 4), (9, 8), (30, 8)):
+        state = model.state()
+        _native.state_speculate(state._handle, 8, always=True)
+        state._advance((PROMPT * 40)[-(model.context_length - room) :])
+        state._advance_one(90, 100)
+        assert state._speculation()[0] == wanted
+
+
+@pytest.mark.parametrize("cut", ["rewind", "reset", "cancel"])
+def test_a_state_that_was_cut_guesses_as_a_fresh_one(model: pantheon.Model, cut: str) -> None:
+    fresh, used = model.state(), model.state()
+    for state in (fresh, used):
+        _native.state_speculate(state._handle, 8, always=True)
+    fresh._advance(PROMPT)
+    used._advance(PROMPT)
+    used._advance_one(90, 1)  # all is known to the guesses from here on
+    if cut == "rewind":
+        used.rewind(len(PROMPT) - 3)
+        used._advance(PROMPT[-3:])
+    elif cut == "reset":
+        used.reset()
+        used._advance(PROMPT)
+    else:
+        fresh._advance([90])
+        used.cancel()
+        with pytest.raises(CancelledError):
+            used._advance_one(101, 100)
+    for token in (90, 100, 70, 80, 91, 70, 80, 90, 90):
+        used._advance_one(token, 100)
+        fresh._advance_one(token, 100)
+        assert used._speculation() == fresh._speculation()
+    assert used._speculation()[0] > 8
+
+
 def test_two_states_do_not_share_guesses_and_off_means_off(model: pantheon.Model) -> None:
     one, two = model.state(), model.state()
     empty = one.n_bytes
