@@ -62,11 +62,16 @@ class Case:
     sampling: dict[str, float]
 
 
+COPY = "Original:\n{}\n\nExact copy:\n"
+SUMMARY = "<|im_start|>user\nSummarize in two sentences: {}<|im_end|>\n<|im_start|>assistant\n"
+BULLETS = "\n\nThe list with bullets:\n- Anna Berger, Bremen, carpenter\n- Paul Lindt, Zurich, baker\n-"
+
 CASES = (
-    Case("copy a text, greedy", f"Original:\n{SOURCE}\n\nExact copy:\n", True, {}),
-    Case("copy a text, temperature 0.3", f"Original:\n{SOURCE}\n\nExact copy:\n", True, CALM),
-    Case("list once more, greedy", f"The list:\n{PEOPLE}\n\nThe same list once more:\n1. Anna", True, {}),
-    Case("code once more, greedy", f"# Version 1\n{CODE}\n\n# Version 2\nclass Account:\n", True, {}),
+    Case("copy a text, greedy", COPY.format(SOURCE), True, {}),
+    Case("copy a text, temperature 0.3", COPY.format(SOURCE), True, CALM),
+    Case("copy code, greedy", COPY.format(f"```python\n{CODE}```") + f"```python\n{CODE[:90]}", True, {}),
+    Case("a list with other bullets, greedy", f"The list:\n{PEOPLE}{BULLETS}", True, {}),
+    Case("summarize in a chat, greedy", SUMMARY.format(SOURCE), True, {}),
     Case("story, temperature 1", "Once upon a time, in a village by the sea,", False, LIVELY),
     Case("essay after a text, temperature 1", f"{SOURCE}\n\nWhat we can learn from this is", False, LIVELY),
     Case("list of facts, temperature 1", "Here are twenty facts about animals:\n1.", False, LIVELY),
@@ -74,9 +79,10 @@ CASES = (
 
 
 def decode(model: pantheon.Model, case: Case, n: int, guesses: int, seed: int) -> tuple[pantheon.Reply, float]:
-    """A reply and its tokens per second; the end of the text is forbidden, so that each has the same length."""
-    bias = {token: float("-inf") for token in model.tokenizer.stop_ids}
-    reply = model.generate(case.prompt, max_tokens=n, speculate=guesses, seed=seed, logit_bias=bias, **case.sampling)
+    """A reply and its tokens per second. Where nothing repeats the end of the text is forbidden: it may come soon."""
+    bias = None if case.repeats else {token: float("-inf") for token in model.tokenizer.stop_ids}
+    prompt = model.tokenizer.encode(case.prompt, special=True)
+    reply = model.generate(prompt, max_tokens=n, speculate=guesses, seed=seed, logit_bias=bias, **case.sampling)
     return reply, (len(reply.tokens) - 1) / reply.timings.decode_s
 
 

@@ -13,13 +13,13 @@
 
 static const double LEARN = 1.0 / 16, TIME = 1.0 / 8, TIME_EXTRA = 1.0 / 2, FORGET = 1.0 / 1024;
 static const double EXTRA_AT_FIRST = 0.25; /* of a plain pass: what is assumed until it is measured              */
-static const double GAIN_MIN = 1.1;        /* a smaller gain may be an error of the estimate                     */
+static const double GAIN_MIN = 1.05;       /* a smaller gain may be an error of the estimate                     */
 static const double PLAIN_MAX = 2;         /* a plain pass that takes so many times the usual was interrupted    */
 
 /* A match of length 2, 3, 4-5, 6-8, 9-16, more; and how often a guess after it comes true, until something is known:
  * low where matches are mere chance, so that ordinary text costs nothing from its first token on. */
 static const size_t CLASS_END[PACE_CLASSES] = { 2, 3, 5, 8, 16, SIZE_MAX };
-static const double HIT_AT_FIRST[PACE_CLASSES] = { 0.1, 0.2, 0.4, 0.6, 0.8, 0.9 };
+static const double HIT_AT_FIRST[PACE_CLASSES] = { 0.15, 0.3, 0.5, 0.7, 0.8, 0.9 };
 
 static size_t class_of(size_t match) {
     size_t c = 0;
