@@ -16,6 +16,7 @@
  * the tokens pass over it, large enough that handing it out costs nothing. */
 enum {
     CHUNK_BYTES = 48 * 1024,
+    REST_VALUES = 32 * BLOCK_K,
     CHUNK_TOKENS = 192, /* sixteen tiles of twelve: their activations stay in L2, and many threads find work */
 };
 
@@ -252,9 +253,11 @@ void act_free(act_buffer *buffer) {
     memset(buffer, 0, sizeof *buffer);
 }
 
-void act_attach(act_buffer *buffer, const float *x, size_t ld_x, size_t n_tokens, size_t k) {
-    const size_t n = n_tokens * k, n_blocks = n / BLOCK_K;
+void act_attach(act_buffer *buffer, const float *x, size_t ld_x, size_t n_tokens, size_t k, size_t planes) {
+    const size_t n = n_tokens * planes * k, n_blocks = n / BLOCK_K;
     float *floats = buffer->memory;
+    buffer->n_tokens = n_tokens;
+    buffer->planes = planes;
     buffer->a = (activations){
         .x = x,
         .ld_x = ld_x,
@@ -267,20 +270,33 @@ void act_attach(act_buffer *buffer, const float *x, size_t ld_x, size_t n_tokens
     };
 }
 
-/* The buffer owns what the views show as const. */
+/* n values of row `row` from column `column` on. The buffer owns what the views show as const. */
+static void quantize_part(const activations *a, size_t row, size_t column, const float *x, size_t n,
+                          const kernel_set *kernels) {
+    const size_t at = row * a->k + column, block = at / BLOCK_K;
+    kernels->quantize(x, n, (int8_t *)(uintptr_t)a->q + at, (float *)(uintptr_t)a->d + block,
+                      (float *)(uintptr_t)a->ds + block, (int32_t *)(uintptr_t)a->bias8 + block,
+                      (int32_t *)(uintptr_t)a->bias4 + block);
+}
+
 void act_quantize(act_buffer *buffer, size_t token, const kernel_set *kernels) {
     const activations *a = &buffer->a;
-    const size_t at = token * (a->k / BLOCK_K);
-    kernels->quantize(a->x + token * a->ld_x, a->k, (int8_t *)(uintptr_t)a->q + token * a->k,
-                      (float *)(uintptr_t)a->d + at, (float *)(uintptr_t)a->ds + at,
-                      (int32_t *)(uintptr_t)a->bias8 + at, (int32_t *)(uintptr_t)a->bias4 + at);
+    const float *x = a->x + token * a->ld_x;
+    float rest[REST_VALUES];
+    quantize_part(a, token, 0, x, a->k, kernels);
+    for (size_t i = 0; buffer->planes == 2 && i < a->k; i += REST_VALUES) {
+        const size_t n = size_min(REST_VALUES, a->k - i), at = token * a->k + i;
+        kernels->quantize_rest(x + i, n, a->q + at, a->d + at / BLOCK_K, rest);
+        quantize_part(a, buffer->n_tokens + token, i, rest, n, kernels);
+    }
 }
 
 /* ---- products --------------------------------------------------------------------------------------------- */
 
 /* A product is cut in both directions: runs of groups of about CHUNK_BYTES, and runs of tokens. */
 typedef struct product_cut {
-    size_t groups, tokens;         /* of a chunk, but the last of each direction             */
+    size_t rows;                   /* of activations: tokens, or tokens of two planes         */
+    size_t groups, tokens;         /* of a chunk, but the last of each direction              */
     size_t n_group_runs, n_chunks; /* a chunk's index is token run * n_group_runs + group run */
 } product_cut;
 
@@ -289,7 +305,6 @@ typedef struct product_work {
     product_cut cuts[4]; /* of each job */
     size_t n_jobs;
     const act_buffer *buffer;
-    size_t n_tokens;
     const kernel_set *kernels;
 } product_work;
 
@@ -309,7 +324,7 @@ static product_part find_part(const product_work *work, size_t chunk) {
         .group = group,
         .n_groups = size_min(cut->groups, work->jobs[j].w->n_groups - group),
         .token = token,
-        .n_tokens = size_min(cut->tokens, work->n_tokens - token),
+        .n_tokens = size_min(cut->tokens, cut->rows - token),
     };
 }
 
@@ -351,33 +366,47 @@ static void blas_chunk(void *context, size_t chunk) {
 
 #endif
 
-/* Pairs of groups, because wide vectors take two at a time. */
-static product_cut cut_product(const matrix *m, size_t n_tokens, bool blas) {
-    product_cut cut = { .groups = size_max(2, CHUNK_BYTES / m->group_bytes / 2 * 2), .tokens = CHUNK_TOKENS };
+/* Does this product go through BLAS? */
+static bool goes_through_blas(size_t n_tokens, bool use_blas) {
 #ifdef PN_USE_BLAS
-    if (blas) cut = (product_cut){ .groups = BLAS_PANEL_GROUPS, .tokens = n_tokens };
+    return use_blas && n_tokens >= BLAS_MIN_TOKENS;
+#else
+    (void)n_tokens, (void)use_blas;
+    return false;
+#endif
+}
+
+size_t matmul_planes(const matrix *w, const act_buffer *buffer, size_t n_tokens, bool use_blas) {
+    return pack_is_quantized(w->kind) && !goes_through_blas(n_tokens, use_blas) ? buffer->planes : 1;
+}
+
+/* Pairs of groups, because wide vectors take two at a time. */
+static product_cut cut_product(const matrix *m, size_t rows, bool blas) {
+    product_cut cut = { .rows = rows,
+                        .groups = size_max(2, CHUNK_BYTES / m->group_bytes / 2 * 2),
+                        .tokens = CHUNK_TOKENS };
+#ifdef PN_USE_BLAS
+    if (blas) cut = (product_cut){ .rows = rows, .groups = BLAS_PANEL_GROUPS, .tokens = rows };
 #else
     (void)blas;
 #endif
     cut.n_group_runs = (m->n_groups + cut.groups - 1) / cut.groups;
-    cut.n_chunks = cut.n_group_runs * ((n_tokens + cut.tokens - 1) / cut.tokens);
+    cut.n_chunks = cut.n_group_runs * ((rows + cut.tokens - 1) / cut.tokens);
     return cut;
 }
 
 void matmul_run(const matmul_job *jobs, size_t n_jobs, const act_buffer *buffer, size_t n_tokens,
                 const kernel_set *kernels, threads *pool, bool use_blas) {
-    product_work work = { .jobs = jobs, .n_jobs = n_jobs, .buffer = buffer, .n_tokens = n_tokens, .kernels = kernels };
+    product_work work = { .jobs = jobs, .n_jobs = n_jobs, .buffer = buffer, .kernels = kernels };
+    const bool blas = goes_through_blas(n_tokens, use_blas);
     threads_fn run = product_chunk;
-    bool blas = false;
 #ifdef PN_USE_BLAS
-    blas = use_blas && n_tokens >= BLAS_MIN_TOKENS;
     if (blas) run = blas_chunk;
-#else
-    (void)use_blas;
 #endif
     size_t n_chunks = 0;
     for (size_t j = 0; j < n_jobs; j++) {
-        work.cuts[j] = cut_product(jobs[j].w, n_tokens, blas);
+        const size_t planes = matmul_planes(jobs[j].w, buffer, n_tokens, use_blas);
+        work.cuts[j] = cut_product(jobs[j].w, n_tokens * planes, blas);
         n_chunks += work.cuts[j].n_chunks;
     }
     threads_run(pool, run, &work, n_chunks);

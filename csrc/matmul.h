@@ -34,16 +34,21 @@ void matrix_read_row(const matrix *m, size_t row, float *out);
 /* Room for the activations of up to T tokens of K values. */
 typedef struct act_buffer {
     void *memory;
-    size_t tokens, k; /* capacity: tokens * k */
-    activations a;    /* views into memory; a.x is the caller's */
+    size_t tokens, k;        /* capacity: tokens * k             */
+    size_t n_tokens, planes; /* of what is attached              */
+    activations a;           /* views into memory; a.x is the caller's */
 } act_buffer;
 
 int act_reserve(act_buffer *buffer, size_t n_tokens, size_t k);
 void act_free(act_buffer *buffer);
-/* Point the buffer at x[n_tokens, ld_x] with K = k values per token. Reserved beforehand; x stays the caller's and must
- * live as long as the products. Where weights are quantized (k is a multiple of BLOCK_K then), each token must go through
- * act_quantize before the product, from any thread: whoever wrote the row has it at hand. */
-void act_attach(act_buffer *buffer, const float *x, size_t ld_x, size_t n_tokens, size_t k);
+/* Point the buffer at x[n_tokens, ld_x] with K = k values per token. n_tokens * planes * k must have been reserved; x
+ * stays the caller's and must live as long as the products. Where weights are quantized (k is a multiple of BLOCK_K
+ * then), each token must go through act_quantize before the product, from any thread: whoever wrote the row has it at
+ * hand.
+ * planes 1: activations of 8 bits. planes 2: of 16 bits in two planes, the second of which quantizes what the first left
+ * over. A product with quantized weights is then two: that of plane p and token t goes to row p * n_tokens + t, and
+ * whoever reads it adds the two (see matmul_planes). */
+void act_attach(act_buffer *buffer, const float *x, size_t ld_x, size_t n_tokens, size_t k, size_t planes);
 void act_quantize(act_buffer *buffer, size_t token, const kernel_set *kernels);
 
 /* One product: out[t][row] for all tokens; ld_out >= rows rounded up to GROUP_ROWS, the surplus is written (zeros). */
@@ -53,9 +58,11 @@ typedef struct matmul_job {
     size_t ld_out;
 } matmul_job;
 
-/* Up to 4 products that share their activations, as one job for the pool. use_blas: through BLAS where the build has
- * it and the batch is large enough to gain. */
+/* Up to 4 products that share their activations, as one job for the pool: of the first n_tokens that are attached, all of
+ * them if there are two planes. use_blas: through BLAS where the build has it and the batch is large enough to gain. */
 void matmul_run(const matmul_job *jobs, size_t n_jobs, const act_buffer *buffer, size_t n_tokens,
                 const kernel_set *kernels, threads *pool, bool use_blas);
+/* How many planes matmul_run computes for this matrix. */
+size_t matmul_planes(const matrix *w, const act_buffer *buffer, size_t n_tokens, bool use_blas);
 
 #endif

@@ -23,8 +23,8 @@ typedef struct scratch {
     size_t n_logits; /* capacity in rows */
     size_t ld_d, ld_q, ld_k, ld_f, ld_v;
     float *x, *h;         /* [T, ld_d] residual stream; normed input, then a block's output */
-    float *q, *o;         /* [T, ld_q], [T, Q] queries; attention's result */
-    float *k, *v;         /* [T, ld_k] */
+    float *q, *k, *v;     /* [2, T, ld_q or ld_k] the products of two planes of activations */
+    float *o;             /* [T, Q] attention's result */
     float *gate, *up;     /* [T, ld_f] */
     float *cosine, *sine; /* [T, R/2]  rotary angles of each token */
     float *logits;        /* [n_logits, ld_v] */

@@ -8,7 +8,8 @@ Three roundings of the core can be switched on, each written from its contract, 
 
 - `half_cache`: keys (after rotation) and values are rounded to 16-bit floats, as the cache holds them.
 - `eight_bit`: the input of a product with a quantized matrix is rounded to 8 bits, per 32 values with the scale
-  d = max|x| / 127. Products with float matrices take their input as it is.
+  d = max|x| / 127; that of queries, keys and values is the sum of two such roundings, the second of what the first
+  left. Products with float matrices take their input as it is.
 - `precision`: float64, in which its own rounding is out of sight, or float32.
 
 The one thing to know first: each step is a method of its own, so that a test can replace one by a wrong one and see
@@ -81,7 +82,9 @@ class Reference:
     def linear(self, x: Array, name: str) -> Array:
         """x [T, in] times a matrix [out, in] of the file: [T, out]."""
         if self.eight_bit and self.by_name[name].tensor_type in QUANTIZED:
-            x = self.to_eight_bit(x)
+            first = self.to_eight_bit(x)
+            in_two_planes = name.endswith(("attn_q.weight", "attn_k.weight", "attn_v.weight"))
+            x = first + self.to_eight_bit(x - first) if in_two_planes else first
         return x @ self.weight(name).T
 
     def to_eight_bit(self, x: Array) -> Array:

@@ -115,11 +115,15 @@ def check_float_model(path: str) -> None:
 
 
 def check_eight_bit_model(path: str) -> None:
-    """Quantized weights: the very roundings of the contract on most short prompts; the effect of 8 bits on all."""
+    """Quantized weights: the very roundings of the contract on most short prompts; the effect of 8 bits on all.
+
+    Now and then float32 and float64 fall on different sides of a rounding: the more so with the second plane of the
+    inputs of queries, keys and values, whose steps are 254 times finer. With another rounding nearly all differ.
+    """
     rounded, exact = Reference(path, eight_bit=True), Reference(path)
     *short, long = core_logits(path, [*SHORT, LONG])
     errors = worsts(short, rounded, SHORT)
-    assert np.mean(errors < TIGHT) > 0.75
+    assert np.mean(errors < TIGHT) > 0.6
     want = exact.logits(LONG)
     effect = rms(rounded.logits(LONG) - want)
     assert 0.5 * effect < rms(long - want) < 2 * effect
@@ -356,6 +360,17 @@ class ScalePerRow(Reference):
 def test_another_rounding_to_8_bits_breaks_the_tight_bound(tmp_path: Path, wrong: type[Reference]) -> None:
     path = write_model(tmp_path / "m.gguf", dtype="Q8_0")
     errors = worsts(core_logits(path, SHORT), wrong(path, eight_bit=True), SHORT)
+    assert np.mean(errors < TIGHT) < 0.05
+
+
+class OnePlane(Reference):
+    def linear(self, x: Array, name: str) -> Array:
+        return self.to_eight_bit(x) @ self.weight(name).T
+
+
+def test_a_single_plane_for_queries_keys_and_values_breaks_the_tight_bound(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.gguf", dtype="Q8_0")
+    errors = worsts(core_logits(path, SHORT), OnePlane(path), SHORT)
     assert np.mean(errors < TIGHT) < 0.05
 
 

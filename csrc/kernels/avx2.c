@@ -163,6 +163,8 @@ INLINE_AVX2 void matmul_float_avx2(const uint8_t *w, size_t n_groups, const acti
         size_t t = t0;                                                                                                 \
         for (; t + 4 <= end; t += 4)                                                                                   \
             for (size_t g = 0; g < n_groups; g++) tile(w + g * group_bytes, t, 4, out + g * GROUP_ROWS);               \
+        for (; t + 2 <= end; t += 2)                                                                                   \
+            for (size_t g = 0; g < n_groups; g++) tile(w + g * group_bytes, t, 2, out + g * GROUP_ROWS);               \
         for (; t < end; t++)                                                                                           \
             for (size_t g = 0; g < n_groups; g++) tile(w + g * group_bytes, t, 1, out + g * GROUP_ROWS);               \
     }
@@ -239,6 +241,14 @@ PN_AVX2 static void quantize_avx2(const float *x, size_t k, int8_t *q, float *d,
         ds[b] = d[b] * (float)sum;
         bias8[b] = -128 * sum;
         bias4[b] = -8 * sum;
+    }
+}
+
+PN_AVX2 static void quantize_rest_avx2(const float *x, size_t k, const int8_t *q, const float *d, float *rest) {
+    for (size_t i = 0; i < k; i += 8) {
+        const __m256 n =
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(q + i))));
+        _mm256_storeu_ps(rest + i, _mm256_fnmadd_ps(n, _mm256_set1_ps(d[i / BLOCK_K]), _mm256_loadu_ps(x + i)));
     }
 }
 
@@ -454,6 +464,7 @@ const kernel_set kernels_avx2 = {
             [PACK_Q4M] = matmul_q4m_avx2,
         },
     .quantize = quantize_avx2,
+    .quantize_rest = quantize_rest_avx2,
     .rms_norm = rms_norm_avx2,
     .swiglu = swiglu_avx2,
     .narrow = narrow_avx2,

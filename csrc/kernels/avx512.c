@@ -61,7 +61,8 @@ INLINE_AVX512 void store_avx512(const target *to, int token, __m512 v) {
 
 enum { PREFETCH_BYTES = 1024 };
 
-/* Two groups times `nt` tokens from token t. One token alone is bound by memory: it fetches ahead. */
+/* Two groups times `nt` tokens from token t. One or two alone wait for memory: they fetch
+ * ahead. */
 INLINE_AVX512 void q8_tile_avx512(const uint8_t *w0, const uint8_t *w1, const activations *a, size_t t, const int nt,
                                   const target *to) {
     const size_t n_blocks = a->k / BLOCK_K;
@@ -74,7 +75,7 @@ INLINE_AVX512 void q8_tile_avx512(const uint8_t *w0, const uint8_t *w1, const ac
     for (size_t b = 0; b < n_blocks; b++, w0 += Q8_BLOCK_BYTES, w1 += Q8_BLOCK_BYTES, q += BLOCK_K) {
         __m512i sums[12];
         for (int i = 0; i < nt; i++) sums[i] = _mm512_set1_epi32(bias[(size_t)i * n_blocks + b]);
-        if (nt == 1)
+        if (nt <= 2)
             for (int line = 0; line < Q8_BLOCK_BYTES; line += 64) {
                 _mm_prefetch((const char *)w0 + PREFETCH_BYTES + line, _MM_HINT_T0);
                 _mm_prefetch((const char *)w1 + PREFETCH_BYTES + line, _MM_HINT_T0);
@@ -110,7 +111,7 @@ INLINE_AVX512 void q4_tile_avx512(const uint8_t *w0, const uint8_t *w1, const ac
         __m512i sums[12];
         for (int i = 0; i < nt; i++)
             sums[i] = offset ? _mm512_setzero_si512() : _mm512_set1_epi32(a->bias4[(t + (size_t)i) * n_blocks + b]);
-        if (nt == 1)
+        if (nt <= 2)
             for (size_t line = 0; line < block_bytes; line += 64) {
                 _mm_prefetch((const char *)w0 + PREFETCH_BYTES + line, _MM_HINT_T0);
                 _mm_prefetch((const char *)w1 + PREFETCH_BYTES + line, _MM_HINT_T0);

@@ -28,6 +28,7 @@ static void fill_in(kernel_set *set) {
     for (size_t i = 0; i < PACK_KINDS; i++)
         if (!set->matmul[i]) set->matmul[i] = base->matmul[i];
     if (!set->quantize) set->quantize = base->quantize;
+    if (!set->quantize_rest) set->quantize_rest = base->quantize_rest;
     if (!set->rms_norm) set->rms_norm = base->rms_norm;
     if (!set->swiglu) set->swiglu = base->swiglu;
     if (!set->narrow) set->narrow = base->narrow;

@@ -65,6 +65,9 @@ typedef struct kernel_set {
      * numbers. A block with max below 2^-100 becomes zeros; one with a non-finite max gets d = NaN and q = 0. */
     void (*quantize)(const float *x, size_t k, int8_t *q, float *d, float *ds, int32_t *bias8, int32_t *bias4);
 
+    /* What quantize lost of x: rest[i] = fma(-(float)q[i], d of its block, x[i]); k is a multiple of 32. */
+    void (*quantize_rest)(const float *x, size_t k, const int8_t *q, const float *d, float *rest);
+
     /* out[i] = (x[i] * s) * w[i], s = 1 / sqrt(sum / n + eps). The sum of squares: 8 lanes from +0, element i into lane
      * i % 8 in order, lanes added as ((0+4) + (2+6)) + ((1+5) + (3+7)). RMSNorm, arXiv:1910.07467. */
     void (*rms_norm)(const float *x, const float *w, float *out, size_t n, float eps);

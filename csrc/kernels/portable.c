@@ -177,6 +177,10 @@ static void quantize_portable(const float *x, size_t k, int8_t *q, float *d, flo
     }
 }
 
+static void quantize_rest_portable(const float *x, size_t k, const int8_t *q, const float *d, float *rest) {
+    for (size_t i = 0; i < k; i++) rest[i] = fma_f32(-(float)q[i], d[i / BLOCK_K], x[i]);
+}
+
 /* The fixed tree over 8 lanes. */
 static float sum8_portable(const float lane[8]) {
     return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
@@ -266,6 +270,7 @@ const kernel_set kernels_portable = {
             [PACK_Q4M] = matmul_q4m_portable,
         },
     .quantize = quantize_portable,
+    .quantize_rest = quantize_rest_portable,
     .rms_norm = rms_norm_portable,
     .swiglu = swiglu_portable,
     .narrow = narrow_portable,

@@ -403,6 +403,37 @@ static void test_quantize_on_every_set_equals_portable(void) {
             }
 }
 
+static void test_quantize_rest_on_every_set_equals_portable(void) {
+    kernel_set sets[8];
+    const size_t n_sets = usable_sets(sets);
+    for (size_t k = 32; k <= 640; k += 96)
+        for (int s = 0; s < STYLES; s++)
+            for (size_t i = 0; i < n_sets; i++) {
+                const float *x = random_floats(k, (style)s);
+                const quantized q = quantize_with(&kernels_portable, x, k);
+                float *want = untouched_floats(k), *got = untouched_floats(k);
+                kernels_portable.quantize_rest(x, k, q.q, q.d, want);
+                sets[i].quantize_rest(x, k, q.q, q.d, got);
+                CHECK(same_floats(got, want, k));
+                guarded_free_all();
+            }
+}
+
+/* What is left is at most half a step, and step times q plus it is x. */
+static void test_portable_quantize_rest_is_what_was_lost(void) {
+    for (int run = 0; run < 300; run++) {
+        float *x = random_floats(64, ORDINARY), *rest = untouched_floats(64);
+        const quantized q = quantize_with(&kernels_portable, x, 64);
+        kernels_portable.quantize_rest(x, 64, q.q, q.d, rest);
+        for (int i = 0; i < 64; i++) {
+            const double d = (double)q.d[i / 32];
+            CHECK(fabs((double)rest[i]) <= d * 0.50002);
+            CHECK(fabs(d * q.q[i] + (double)rest[i] - (double)x[i]) <= 1e-7 * d);
+        }
+        guarded_free_all();
+    }
+}
+
 /* Values half way between two steps, and every value one unit in the last place beside them. */
 static void test_quantize_of_ties_on_every_set_rounds_to_even(void) {
     kernel_set sets[8];
@@ -689,7 +720,7 @@ static void test_pick_of_every_available_name_gives_a_whole_set(void) {
     CHECK(strcmp(sets[n_sets - 1].isa, "portable") == 0);
     for (size_t i = 0; i < n_sets; i++) {
         for (int kind = 0; kind < PACK_KINDS; kind++) CHECK(sets[i].matmul[kind] != NULL);
-        CHECK(sets[i].quantize && sets[i].rms_norm && sets[i].swiglu && sets[i].narrow);
+        CHECK(sets[i].quantize && sets[i].quantize_rest && sets[i].rms_norm && sets[i].swiglu && sets[i].narrow);
         CHECK(sets[i].attend_scores && sets[i].softmax_block && sets[i].attend_values && sets[i].attend_combine);
     }
 }
@@ -719,6 +750,8 @@ int main(void) {
     RUN(test_portable_matmul_of_every_kind_is_the_naive_product);
     RUN(test_matmul_of_weights_of_minus_128_on_every_set_is_exact);
     RUN(test_quantize_on_every_set_equals_portable);
+    RUN(test_quantize_rest_on_every_set_equals_portable);
+    RUN(test_portable_quantize_rest_is_what_was_lost);
     RUN(test_quantize_of_ties_on_every_set_rounds_to_even);
     RUN(test_portable_quantize_is_within_half_a_step);
     RUN(test_quantize_of_special_blocks_on_every_set_is_as_documented);
