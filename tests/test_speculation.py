@@ -148,8 +148,8 @@ def test_a_reply_is_the_same_with_guesses(model: pantheon.Model, chain: dict[str
 @pytest.mark.usefixtures("_always")
 def test_guesses_come_true_and_fail_in_these_tests(model: pantheon.Model) -> None:
     counts = [reply(model, guesses, chain)[1] for guesses in SIZES for chain in CHAINS]
-    assert sum(accepted for _, accepted in counts) > 600
-    assert sum(proposed - accepted for proposed, accepted in counts) > 600
+    assert sum(accepted for _, accepted in counts) > 200
+    assert sum(proposed - accepted for proposed, accepted in counts) > 200
     one, most = (reply(model, guesses, GREEDY)[1] for guesses in (1, _native.GUESSES_MAX))
     assert one[0] < N / 2 + 1  # one guess per pass, never more
     assert most[0] > one[0]
