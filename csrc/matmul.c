@@ -88,13 +88,13 @@ typedef struct group_source {
     size_t n_rows;
 } group_source;
 
-/* One half-precision number of each row, `at` bytes into the row: dst [8 rows]. */
+/* One half-precision number of each row, `at` bytes into the row: dst [16 rows]. */
 static inline void pack_halves(uint8_t *dst, const group_source *src, size_t at) {
     for (size_t r = 0; r < src->n_rows; r++) memcpy(dst + 2 * r, src->at + r * src->row_bytes + at, 2);
     for (size_t r = src->n_rows; r < GROUP_ROWS; r++) memset(dst + 2 * r, 0, 2);
 }
 
-/* 16 bytes of each row, `at` bytes into the row: dst [4 quads][8 rows][4]. */
+/* 16 bytes of each row, `at` bytes into the row: dst [4 quads][16 rows][4]. */
 static inline void pack_quads(uint8_t *dst, const group_source *src, size_t at) {
     for (size_t half = 0; half < GROUP_ROWS; half += 4) {
         words4 rows[4] = { 0 };
@@ -107,8 +107,8 @@ static inline void pack_quads(uint8_t *dst, const group_source *src, size_t at) 
 static inline void pack_q8(uint8_t *dst, const group_source *src, size_t n_blocks) {
     for (size_t b = 0; b < n_blocks; b++, dst += Q8_BLOCK_BYTES) {
         pack_halves(dst, src, b * 34);
-        pack_quads(dst + 16, src, b * 34 + 2);
-        pack_quads(dst + 16 + 4 * 32, src, b * 34 + 18);
+        pack_quads(dst + SCALES_BYTES, src, b * 34 + 2);
+        pack_quads(dst + SCALES_BYTES + 4 * QUAD_BYTES, src, b * 34 + 18);
     }
 }
 
@@ -119,7 +119,7 @@ static inline void pack_q4(uint8_t *dst, const group_source *src, size_t n_block
     for (size_t b = 0; b < n_blocks; b++) {
         for (size_t i = 0; i < n_halves; i++, dst += 2 * GROUP_ROWS) pack_halves(dst, src, b * block_bytes + 2 * i);
         pack_quads(dst, src, b * block_bytes + 2 * n_halves);
-        dst += 4 * 32;
+        dst += 4 * QUAD_BYTES;
     }
 }
 
@@ -210,14 +210,14 @@ static void read_row_float(pack_kind kind, const uint8_t *group, size_t r, size_
 /* Row r of one block of 32, in the file's own arithmetic: d * q, Q4M's d * q + m. */
 static void read_row_block(pack_kind kind, const uint8_t *block, size_t r, float out[BLOCK_K]) {
     const float d = load_half(block + 2 * r);
-    const uint8_t *quads = block + (kind == PACK_Q4M ? 32 : 16) + r * 4;
+    const uint8_t *quads = block + (kind == PACK_Q4M ? 2 * SCALES_BYTES : SCALES_BYTES) + r * 4;
     for (size_t i = 0; i < BLOCK_K; i++) {
         if (kind == PACK_Q8) {
             out[i] = d * (float)(int8_t)quads[i / 4 * GROUP_ROWS * 4 + i % 4];
             continue;
         }
         const int q = quads[i / 4 % 4 * GROUP_ROWS * 4 + i % 4] >> (i < 16 ? 0 : 4) & 15;
-        out[i] = kind == PACK_Q4 ? d * (float)(q - 8) : d * (float)q + load_half(block + 16 + 2 * r);
+        out[i] = kind == PACK_Q4 ? d * (float)(q - 8) : d * (float)q + load_half(block + SCALES_BYTES + 2 * r);
     }
 }
 
@@ -344,7 +344,7 @@ static void product_chunk(void *context, size_t chunk) {
 #ifdef PN_USE_BLAS
 
 /* Below this many tokens the 8-bit kernels read less memory and win. */
-enum { BLAS_MIN_TOKENS = 32, BLAS_PANEL_GROUPS = 32 };
+enum { BLAS_MIN_TOKENS = 32, BLAS_PANEL_GROUPS = 16 };
 
 /* A panel of rows to floats, then one single-threaded sgemm: out[t][row] = x[t] . w[row]. */
 static void blas_chunk(void *context, size_t chunk) {
@@ -380,11 +380,8 @@ size_t matmul_planes(const matrix *w, const act_buffer *buffer, size_t n_tokens,
     return pack_is_quantized(w->kind) && !goes_through_blas(n_tokens, use_blas) ? buffer->planes : 1;
 }
 
-/* Pairs of groups, because wide vectors take two at a time. */
 static product_cut cut_product(const matrix *m, size_t rows, bool blas) {
-    product_cut cut = { .rows = rows,
-                        .groups = size_max(2, CHUNK_BYTES / m->group_bytes / 2 * 2),
-                        .tokens = CHUNK_TOKENS };
+    product_cut cut = { .rows = rows, .groups = size_max(1, CHUNK_BYTES / m->group_bytes), .tokens = CHUNK_TOKENS };
 #ifdef PN_USE_BLAS
     if (blas) cut = (product_cut){ .rows = rows, .groups = BLAS_PANEL_GROUPS, .tokens = rows };
 #else

@@ -20,6 +20,8 @@
 #include <immintrin.h>
 #include <math.h>
 
+enum { PREFETCH_BYTES = 2048 };
+
 /* The body functions take the tile width as a constant and must vanish into their callers. */
 #define INLINE_AVX2 PN_AVX2 static inline __attribute__((always_inline))
 
@@ -36,6 +38,12 @@ INLINE_AVX2 __m256i quad_avx2(const void *p) {
     return _mm256_set1_epi32(v);
 }
 
+/* One token alone waits for memory: it fetches ahead. */
+INLINE_AVX2 void prefetch_avx2(const uint8_t *w, size_t block_bytes) {
+    for (size_t line = 0; line < block_bytes; line += 64)
+        _mm_prefetch((const char *)w + PREFETCH_BYTES + line, _MM_HINT_T0);
+}
+
 /* 8 lanes in the order of kernels.h: ((0+4) + (2+6)) + ((1+5) + (3+7)). */
 INLINE_AVX2 float sum8_avx2(__m256 v) {
     const __m128 q = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
@@ -45,69 +53,87 @@ INLINE_AVX2 float sum8_avx2(__m256 v) {
 
 /* ---- 8-bit weights ---------------------------------------------------------------------------------------- */
 
-/* One group times `nt` tokens from token t. */
-INLINE_AVX2 void q8_tile_avx2(const uint8_t *w, const activations *a, size_t t, const int nt, float *out,
-                              size_t ld_out) {
+/* `nh` halves of a group, from half `h` on, times `nt` tokens from token t. */
+INLINE_AVX2 void q8_tile_avx2(const uint8_t *w, const int h, const int nh, const activations *a, size_t t, const int nt,
+                              float *out, size_t ld_out) {
     const size_t n_blocks = a->k / BLOCK_K;
     const int8_t *q = a->q + t * a->k;
     const float *d = a->d + t * n_blocks;
     const __m256i ones = _mm256_set1_epi16(1);
-    __m256 acc[4];
-    for (int i = 0; i < nt; i++) acc[i] = _mm256_setzero_ps();
+    __m256 acc[2][4];
+    for (int g = 0; g < nh; g++)
+        for (int i = 0; i < nt; i++) acc[g][i] = _mm256_setzero_ps();
     for (size_t b = 0; b < n_blocks; b++, w += Q8_BLOCK_BYTES) {
-        __m256i sums[4];
-        for (int i = 0; i < nt; i++) sums[i] = _mm256_setzero_si256();
-        for (int v = 0; v < 8; v++) {
-            const __m256i weights = load_avx2(w + 16 + v * 32), magnitudes = _mm256_abs_epi8(weights);
+        __m256i sums[2][4];
+        for (int g = 0; g < nh; g++)
+            for (int i = 0; i < nt; i++) sums[g][i] = _mm256_setzero_si256();
+        if (nt == 1) prefetch_avx2(w, Q8_BLOCK_BYTES);
+        for (int v = 0; v < 8; v++)
+            for (int g = 0; g < nh; g++) {
+                const __m256i weights = load_avx2(w + SCALES_BYTES + v * QUAD_BYTES + (h + g) * 32);
+                const __m256i magnitudes = _mm256_abs_epi8(weights);
+                for (int i = 0; i < nt; i++) {
+                    const __m256i quad = quad_avx2(q + (size_t)i * a->k + b * BLOCK_K + (size_t)v * 4);
+                    const __m256i pairs = _mm256_maddubs_epi16(magnitudes, _mm256_sign_epi8(quad, weights));
+                    sums[g][i] = _mm256_add_epi32(sums[g][i], _mm256_madd_epi16(pairs, ones));
+                }
+            }
+        for (int g = 0; g < nh; g++) {
+            const __m256 dw = load8_f16_avx2(w + (h + g) * 16);
             for (int i = 0; i < nt; i++) {
-                const __m256i quad = quad_avx2(q + (size_t)i * a->k + b * BLOCK_K + (size_t)v * 4);
-                const __m256i pairs = _mm256_maddubs_epi16(magnitudes, _mm256_sign_epi8(quad, weights));
-                sums[i] = _mm256_add_epi32(sums[i], _mm256_madd_epi16(pairs, ones));
+                const __m256 scale = _mm256_mul_ps(dw, _mm256_set1_ps(d[(size_t)i * n_blocks + b]));
+                acc[g][i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[g][i]), scale, acc[g][i]);
             }
         }
-        const __m256 dw = load8_f16_avx2(w);
-        for (int i = 0; i < nt; i++) {
-            const __m256 scale = _mm256_mul_ps(dw, _mm256_set1_ps(d[(size_t)i * n_blocks + b]));
-            acc[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[i]), scale, acc[i]);
-        }
     }
-    for (int i = 0; i < nt; i++) _mm256_storeu_ps(out + (t + (size_t)i) * ld_out, acc[i]);
+    for (int g = 0; g < nh; g++)
+        for (int i = 0; i < nt; i++) _mm256_storeu_ps(out + (t + (size_t)i) * ld_out + (h + g) * HALF_ROWS, acc[g][i]);
 }
 
 /* ---- 4-bit weights ---------------------------------------------------------------------------------------- */
 
 /* `offset` constant: Q4M (scale and offset per row) or Q4 (nibbles count from -8). */
-INLINE_AVX2 void q4_tile_avx2(const uint8_t *w, const activations *a, size_t t, const int nt, const bool offset,
-                              float *out, size_t ld_out) {
-    const size_t n_blocks = a->k / BLOCK_K;
+INLINE_AVX2 void q4_tile_avx2(const uint8_t *w, const int h, const int nh, const activations *a, size_t t, const int nt,
+                              const bool offset, float *out, size_t ld_out) {
+    const size_t n_blocks = a->k / BLOCK_K, block_bytes = offset ? Q4M_BLOCK_BYTES : Q4_BLOCK_BYTES;
     const int8_t *q = a->q + t * a->k;
     const __m256i ones = _mm256_set1_epi16(1), low = _mm256_set1_epi8(15);
-    __m256 acc[4];
-    for (int i = 0; i < nt; i++) acc[i] = _mm256_setzero_ps();
-    for (size_t b = 0; b < n_blocks; b++, w += offset ? Q4M_BLOCK_BYTES : Q4_BLOCK_BYTES) {
-        __m256i pairs[4];
-        for (int i = 0; i < nt; i++) pairs[i] = _mm256_setzero_si256();
-        for (int v = 0; v < 4; v++) {
-            const __m256i both = load_avx2(w + (offset ? 32 : 16) + v * 32);
-            const __m256i lo = _mm256_and_si256(both, low);
-            const __m256i hi = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
+    __m256 acc[2][4];
+    for (int g = 0; g < nh; g++)
+        for (int i = 0; i < nt; i++) acc[g][i] = _mm256_setzero_ps();
+    for (size_t b = 0; b < n_blocks; b++, w += block_bytes) {
+        __m256i pairs[2][4];
+        for (int g = 0; g < nh; g++)
+            for (int i = 0; i < nt; i++) pairs[g][i] = _mm256_setzero_si256();
+        if (nt == 1) prefetch_avx2(w, block_bytes);
+        for (int v = 0; v < 4; v++)
+            for (int g = 0; g < nh; g++) {
+                const __m256i both =
+                    load_avx2(w + (offset ? 2 * SCALES_BYTES : SCALES_BYTES) + v * QUAD_BYTES + (h + g) * 32);
+                const __m256i lo = _mm256_and_si256(both, low);
+                const __m256i hi = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
+                for (int i = 0; i < nt; i++) {
+                    const int8_t *at = q + (size_t)i * a->k + b * BLOCK_K + v * 4;
+                    pairs[g][i] = _mm256_add_epi16(pairs[g][i], _mm256_maddubs_epi16(lo, quad_avx2(at)));
+                    pairs[g][i] = _mm256_add_epi16(pairs[g][i], _mm256_maddubs_epi16(hi, quad_avx2(at + 16)));
+                }
+            }
+        for (int g = 0; g < nh; g++) {
+            const __m256 dw = load8_f16_avx2(w + (h + g) * 16);
             for (int i = 0; i < nt; i++) {
-                const int8_t *at = q + (size_t)i * a->k + b * BLOCK_K + v * 4;
-                pairs[i] = _mm256_add_epi16(pairs[i], _mm256_maddubs_epi16(lo, quad_avx2(at)));
-                pairs[i] = _mm256_add_epi16(pairs[i], _mm256_maddubs_epi16(hi, quad_avx2(at + 16)));
+                const size_t at = (t + (size_t)i) * n_blocks + b;
+                __m256i sums = _mm256_madd_epi16(pairs[g][i], ones);
+                if (!offset) sums = _mm256_add_epi32(sums, _mm256_set1_epi32(a->bias4[at]));
+                const __m256 scale = _mm256_mul_ps(dw, _mm256_set1_ps(a->d[at]));
+                acc[g][i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums), scale, acc[g][i]);
+                if (!offset) continue;
+                const __m256 mw = load8_f16_avx2(w + SCALES_BYTES + (h + g) * 16);
+                acc[g][i] = _mm256_fmadd_ps(mw, _mm256_set1_ps(a->ds[at]), acc[g][i]);
             }
         }
-        const __m256 dw = load8_f16_avx2(w);
-        for (int i = 0; i < nt; i++) {
-            const size_t at = (t + (size_t)i) * n_blocks + b;
-            __m256i sums = _mm256_madd_epi16(pairs[i], ones);
-            if (!offset) sums = _mm256_add_epi32(sums, _mm256_set1_epi32(a->bias4[at]));
-            const __m256 scale = _mm256_mul_ps(dw, _mm256_set1_ps(a->d[at]));
-            acc[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums), scale, acc[i]);
-            if (offset) acc[i] = _mm256_fmadd_ps(load8_f16_avx2(w + 16), _mm256_set1_ps(a->ds[at]), acc[i]);
-        }
     }
-    for (int i = 0; i < nt; i++) _mm256_storeu_ps(out + (t + (size_t)i) * ld_out, acc[i]);
+    for (int g = 0; g < nh; g++)
+        for (int i = 0; i < nt; i++) _mm256_storeu_ps(out + (t + (size_t)i) * ld_out + (h + g) * HALF_ROWS, acc[g][i]);
 }
 
 /* ---- float weights ---------------------------------------------------------------------------------------- */
@@ -119,22 +145,22 @@ INLINE_AVX2 __m256 load8_avx2(const uint8_t *w, size_t i, const pack_kind kind) 
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
 }
 
-/* `ng` groups times `nt` tokens: with one token several groups run side by side, to hide the latency of the adds. */
+/* `ng` groups times `nt` tokens: with one token two groups run side by side, to hide the latency of the adds. */
 INLINE_AVX2 void float_tile_avx2(const uint8_t *w, size_t group_bytes, const int ng, const activations *a, size_t t,
                                  const int nt, const pack_kind kind, float *out, size_t ld_out) {
     __m256 acc[4][4];
-    for (int g = 0; g < ng; g++)
+    for (int g = 0; g < 2 * ng; g++)
         for (int i = 0; i < nt; i++) acc[g][i] = _mm256_setzero_ps();
     for (size_t k = 0; k < a->k; k++)
-        for (int g = 0; g < ng; g++) {
-            const __m256 weights = load8_avx2(w + (size_t)g * group_bytes, k, kind);
+        for (int g = 0; g < 2 * ng; g++) {
+            const __m256 weights = load8_avx2(w + (size_t)(g / 2) * group_bytes, 2 * k + (size_t)(g % 2), kind);
             for (int i = 0; i < nt; i++) {
                 const __m256 x = _mm256_set1_ps(a->x[(t + (size_t)i) * a->ld_x + k]);
                 acc[g][i] = _mm256_fmadd_ps(weights, x, acc[g][i]);
             }
         }
-    for (int g = 0; g < ng; g++)
-        for (int i = 0; i < nt; i++) _mm256_storeu_ps(out + (t + (size_t)i) * ld_out + g * GROUP_ROWS, acc[g][i]);
+    for (int g = 0; g < 2 * ng; g++)
+        for (int i = 0; i < nt; i++) _mm256_storeu_ps(out + (t + (size_t)i) * ld_out + g * HALF_ROWS, acc[g][i]);
 }
 
 INLINE_AVX2 void matmul_float_avx2(const uint8_t *w, size_t n_groups, const activations *a, size_t t0, size_t n_t,
@@ -147,30 +173,34 @@ INLINE_AVX2 void matmul_float_avx2(const uint8_t *w, size_t n_groups, const acti
             float_tile_avx2(w + g * group_bytes, group_bytes, 1, a, t, 4, kind, out + g * GROUP_ROWS, ld_out);
     for (; t < end; t++) {
         size_t g = 0;
-        for (; g + 4 <= n_groups; g += 4)
-            float_tile_avx2(w + g * group_bytes, group_bytes, 4, a, t, 1, kind, out + g * GROUP_ROWS, ld_out);
+        for (; g + 2 <= n_groups; g += 2)
+            float_tile_avx2(w + g * group_bytes, group_bytes, 2, a, t, 1, kind, out + g * GROUP_ROWS, ld_out);
         for (; g < n_groups; g++)
             float_tile_avx2(w + g * group_bytes, group_bytes, 1, a, t, 1, kind, out + g * GROUP_ROWS, ld_out);
     }
 }
 
-/* ---- the table's entries: all groups for each tile of four tokens, so that the tile's activations stay in L1 ---- */
+/* ---- the table's entries: all groups for each tile of tokens, so that the tile's activations stay in L1 ---------- */
 
+/* Four tokens go over the halves of a group in turn, for want of registers; one or two over both at once. */
 #define MATMUL_QUANTIZED_AVX2(name, block_bytes, tile)                                                                 \
     PN_AVX2 static void name(const uint8_t *w, size_t n_groups, const activations *a, size_t t0, size_t n_t,           \
                              float *out, size_t ld_out) {                                                              \
         const size_t group_bytes = a->k / BLOCK_K * (block_bytes), end = t0 + n_t;                                     \
         size_t t = t0;                                                                                                 \
         for (; t + 4 <= end; t += 4)                                                                                   \
-            for (size_t g = 0; g < n_groups; g++) tile(w + g * group_bytes, t, 4, out + g * GROUP_ROWS);               \
+            for (size_t g = 0; g < n_groups; g++) {                                                                    \
+                tile(w + g * group_bytes, 0, 1, t, 4, out + g * GROUP_ROWS);                                           \
+                tile(w + g * group_bytes, 1, 1, t, 4, out + g * GROUP_ROWS);                                           \
+            }                                                                                                          \
         for (; t + 2 <= end; t += 2)                                                                                   \
-            for (size_t g = 0; g < n_groups; g++) tile(w + g * group_bytes, t, 2, out + g * GROUP_ROWS);               \
+            for (size_t g = 0; g < n_groups; g++) tile(w + g * group_bytes, 0, 2, t, 2, out + g * GROUP_ROWS);         \
         for (; t < end; t++)                                                                                           \
-            for (size_t g = 0; g < n_groups; g++) tile(w + g * group_bytes, t, 1, out + g * GROUP_ROWS);               \
+            for (size_t g = 0; g < n_groups; g++) tile(w + g * group_bytes, 0, 2, t, 1, out + g * GROUP_ROWS);         \
     }
-#define Q8_TILE(w, t, nt, out)  q8_tile_avx2(w, a, t, nt, out, ld_out)
-#define Q4_TILE(w, t, nt, out)  q4_tile_avx2(w, a, t, nt, false, out, ld_out)
-#define Q4M_TILE(w, t, nt, out) q4_tile_avx2(w, a, t, nt, true, out, ld_out)
+#define Q8_TILE(w, h, nh, t, nt, out)  q8_tile_avx2(w, h, nh, a, t, nt, out, ld_out)
+#define Q4_TILE(w, h, nh, t, nt, out)  q4_tile_avx2(w, h, nh, a, t, nt, false, out, ld_out)
+#define Q4M_TILE(w, h, nh, t, nt, out) q4_tile_avx2(w, h, nh, a, t, nt, true, out, ld_out)
 
 MATMUL_QUANTIZED_AVX2(matmul_q8_avx2, Q8_BLOCK_BYTES, Q8_TILE)
 MATMUL_QUANTIZED_AVX2(matmul_q4_avx2, Q4_BLOCK_BYTES, Q4_TILE)

@@ -3,12 +3,12 @@
  * Every function carries its target attribute; the build's flags allow the baseline alone, so nothing outside this file
  * can use a wide instruction. The order of operations is that of kernels.h. What is not here is avx2.c's.
  *
- * Two groups of eight rows make one vector of sixteen. vpdpbusd wants an unsigned and a signed side: weights are taken as
- * weight + 128 (one xor per vector, shared by all tokens of a tile), and the sums start from bias8.
+ * A group's sixteen rows are one vector. vpdpbusd wants an unsigned and a signed side: weights are taken as weight + 128
+ * (one xor per vector, shared by all tokens of a tile), and the sums start from bias8.
  *
  * What bounds the 8-bit tile (Golden Cove: the 512-bit multiplies go to ports 0 and 5): per 512 multiply-adds and token
- * eight vpdpbusd and three instructions for the scales, and per tile of twelve tokens two more per vector of weights:
- * twelve tokens take about 149 instructions on two ports, so 6144 multiply-adds in 75 cycles at best. */
+ * eight vpdpbusd and three instructions for the scales, and for all tokens of a tile one more per vector of weights. So
+ * twelve tokens take about 142 instructions on two ports: 6144 multiply-adds in 71 cycles at best. */
 #include "kernels/kernels.h"
 
 #if defined(__x86_64__)
@@ -22,16 +22,6 @@
 /* The body functions take the tile width as a constant and must vanish into their callers. */
 #define INLINE_AVX512 PN_AVX512 static inline __attribute__((always_inline))
 
-/* 32 bytes of each of two groups. */
-INLINE_AVX512 __m512i pair_avx512(const uint8_t *low, const uint8_t *high) {
-    const __m512i one = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)(const void *)low));
-    return _mm512_inserti64x4(one, _mm256_loadu_si256((const __m256i *)(const void *)high), 1);
-}
-/* 8 halves of each of two groups. */
-INLINE_AVX512 __m512 pair_f16_avx512(const uint8_t *low, const uint8_t *high) {
-    const __m256i one = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)low));
-    return _mm512_cvtph_ps(_mm256_inserti128_si256(one, _mm_loadu_si128((const __m128i *)(const void *)high), 1));
-}
 /* Four activation bytes in every 32-bit lane: each row meets the same quad. */
 INLINE_AVX512 __m512i quad_avx512(const int8_t *p) {
     int32_t v;
@@ -42,29 +32,26 @@ INLINE_AVX512 __m512 load16_f16_avx512(const uint16_t *p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
 }
 
-/* Where the tile of one or two groups is written: without a second group its lanes are left out. */
-typedef struct target {
-    float *out; /* of the tile's first token and row */
-    size_t ld_out;
-    bool both;
-} target;
-
-INLINE_AVX512 void store_avx512(const target *to, int token, __m512 v) {
-    float *at = to->out + (size_t)token * to->ld_out;
-    if (to->both)
-        _mm512_storeu_ps(at, v);
-    else
-        _mm256_storeu_ps(at, _mm512_castps512_ps256(v));
+INLINE_AVX512 __m512i load_avx512(const uint8_t *p) {
+    return _mm512_loadu_si512((const void *)p);
+}
+INLINE_AVX512 __m512 scales_avx512(const uint8_t *p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
 }
 
 /* ---- 8-bit weights ---------------------------------------------------------------------------------------- */
 
-enum { PREFETCH_BYTES = 1024 };
+enum { PREFETCH_BYTES = 2048 };
 
-/* Two groups times `nt` tokens from token t. One or two alone wait for memory: they fetch
- * ahead. */
-INLINE_AVX512 void q8_tile_avx512(const uint8_t *w0, const uint8_t *w1, const activations *a, size_t t, const int nt,
-                                  const target *to) {
+/* One or two tokens alone wait for memory: they fetch ahead. */
+INLINE_AVX512 void prefetch_avx512(const uint8_t *w, size_t block_bytes) {
+    for (size_t line = 0; line < block_bytes; line += 64)
+        _mm_prefetch((const char *)w + PREFETCH_BYTES + line, _MM_HINT_T0);
+}
+
+/* A group times `nt` tokens from token t. */
+INLINE_AVX512 void q8_tile_avx512(const uint8_t *w, const activations *a, size_t t, const int nt, float *out,
+                                  size_t ld_out) {
     const size_t n_blocks = a->k / BLOCK_K;
     const int8_t *q = a->q + t * a->k;
     const float *d = a->d + t * n_blocks;
@@ -72,54 +59,45 @@ INLINE_AVX512 void q8_tile_avx512(const uint8_t *w0, const uint8_t *w1, const ac
     const __m512i flip = _mm512_set1_epi8((char)0x80);
     __m512 acc[12];
     for (int i = 0; i < nt; i++) acc[i] = _mm512_setzero_ps();
-    for (size_t b = 0; b < n_blocks; b++, w0 += Q8_BLOCK_BYTES, w1 += Q8_BLOCK_BYTES, q += BLOCK_K) {
+    for (size_t b = 0; b < n_blocks; b++, w += Q8_BLOCK_BYTES, q += BLOCK_K) {
         __m512i sums[12];
         for (int i = 0; i < nt; i++) sums[i] = _mm512_set1_epi32(bias[(size_t)i * n_blocks + b]);
-        if (nt <= 2)
-            for (int line = 0; line < Q8_BLOCK_BYTES; line += 64) {
-                _mm_prefetch((const char *)w0 + PREFETCH_BYTES + line, _MM_HINT_T0);
-                _mm_prefetch((const char *)w1 + PREFETCH_BYTES + line, _MM_HINT_T0);
-            }
+        if (nt <= 2) prefetch_avx512(w, Q8_BLOCK_BYTES);
 #pragma GCC unroll 8
         for (int v = 0; v < 8; v++) {
-            const __m512i weights = _mm512_xor_si512(pair_avx512(w0 + 16 + v * 32, w1 + 16 + v * 32), flip);
+            const __m512i weights = _mm512_xor_si512(load_avx512(w + SCALES_BYTES + v * QUAD_BYTES), flip);
 #pragma GCC unroll 12
             for (int i = 0; i < nt; i++)
                 sums[i] = _mm512_dpbusd_epi32(sums[i], weights, quad_avx512(q + (size_t)i * a->k + v * 4));
         }
-        const __m512 dw = pair_f16_avx512(w0, w1);
+        const __m512 dw = scales_avx512(w);
 #pragma GCC unroll 12
         for (int i = 0; i < nt; i++) {
             const __m512 scale = _mm512_mul_ps(dw, _mm512_set1_ps(d[(size_t)i * n_blocks + b]));
             acc[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[i]), scale, acc[i]);
         }
     }
-    for (int i = 0; i < nt; i++) store_avx512(to, i, acc[i]);
+    for (int i = 0; i < nt; i++) _mm512_storeu_ps(out + (t + (size_t)i) * ld_out, acc[i]);
 }
 
 /* ---- 4-bit weights ---------------------------------------------------------------------------------------- */
 
 /* `offset` constant: Q4M (scale and offset per row) or Q4 (nibbles count from -8). */
-INLINE_AVX512 void q4_tile_avx512(const uint8_t *w0, const uint8_t *w1, const activations *a, size_t t, const int nt,
-                                  const bool offset, const target *to) {
+INLINE_AVX512 void q4_tile_avx512(const uint8_t *w, const activations *a, size_t t, const int nt, const bool offset,
+                                  float *out, size_t ld_out) {
     const size_t n_blocks = a->k / BLOCK_K, block_bytes = offset ? Q4M_BLOCK_BYTES : Q4_BLOCK_BYTES;
     const int8_t *q = a->q + t * a->k;
     const __m512i low = _mm512_set1_epi8(15);
     __m512 acc[12];
     for (int i = 0; i < nt; i++) acc[i] = _mm512_setzero_ps();
-    for (size_t b = 0; b < n_blocks; b++, w0 += block_bytes, w1 += block_bytes, q += BLOCK_K) {
+    for (size_t b = 0; b < n_blocks; b++, w += block_bytes, q += BLOCK_K) {
         __m512i sums[12];
         for (int i = 0; i < nt; i++)
             sums[i] = offset ? _mm512_setzero_si512() : _mm512_set1_epi32(a->bias4[(t + (size_t)i) * n_blocks + b]);
-        if (nt <= 2)
-            for (size_t line = 0; line < block_bytes; line += 64) {
-                _mm_prefetch((const char *)w0 + PREFETCH_BYTES + line, _MM_HINT_T0);
-                _mm_prefetch((const char *)w1 + PREFETCH_BYTES + line, _MM_HINT_T0);
-            }
+        if (nt <= 2) prefetch_avx512(w, block_bytes);
 #pragma GCC unroll 4
         for (int v = 0; v < 4; v++) {
-            const size_t at = (offset ? 32 : 16) + (size_t)v * 32;
-            const __m512i both = pair_avx512(w0 + at, w1 + at);
+            const __m512i both = load_avx512(w + (offset ? 2 * SCALES_BYTES : SCALES_BYTES) + v * QUAD_BYTES);
             const __m512i lo = _mm512_and_si512(both, low);
             const __m512i hi = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
 #pragma GCC unroll 12
@@ -129,8 +107,7 @@ INLINE_AVX512 void q4_tile_avx512(const uint8_t *w0, const uint8_t *w1, const ac
                 sums[i] = _mm512_dpbusd_epi32(sums[i], hi, quad_avx512(quads + 16));
             }
         }
-        const __m512 dw = pair_f16_avx512(w0, w1);
-        const __m512 mw = offset ? pair_f16_avx512(w0 + 16, w1 + 16) : dw;
+        const __m512 dw = scales_avx512(w), mw = offset ? scales_avx512(w + SCALES_BYTES) : dw;
 #pragma GCC unroll 12
         for (int i = 0; i < nt; i++) {
             const size_t at = (t + (size_t)i) * n_blocks + b;
@@ -139,74 +116,92 @@ INLINE_AVX512 void q4_tile_avx512(const uint8_t *w0, const uint8_t *w1, const ac
             if (offset) acc[i] = _mm512_fmadd_ps(mw, _mm512_set1_ps(a->ds[at]), acc[i]);
         }
     }
-    for (int i = 0; i < nt; i++) store_avx512(to, i, acc[i]);
+    for (int i = 0; i < nt; i++) _mm512_storeu_ps(out + (t + (size_t)i) * ld_out, acc[i]);
 }
 
 /* ---- float weights ---------------------------------------------------------------------------------------- */
 
-/* Element k of the rows of two groups. */
-INLINE_AVX512 __m512 pair_float_avx512(const uint8_t *w0, const uint8_t *w1, size_t k, const pack_kind kind) {
-    if (kind == PACK_F32) return _mm512_castsi512_ps(pair_avx512(w0 + k * 32, w1 + k * 32));
-    if (kind == PACK_F16) return pair_f16_avx512(w0 + k * 16, w1 + k * 16);
-    const __m256i low = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)(w0 + k * 16)));
-    const __m256i halves =
-        _mm256_inserti128_si256(low, _mm_loadu_si128((const __m128i *)(const void *)(w1 + k * 16)), 1);
+/* Element k of the rows of a group. */
+INLINE_AVX512 __m512 element_avx512(const uint8_t *w, size_t k, const pack_kind kind) {
+    if (kind == PACK_F32) return _mm512_castsi512_ps(load_avx512(w + k * 4 * GROUP_ROWS));
+    if (kind == PACK_F16) return scales_avx512(w + k * 2 * GROUP_ROWS);
+    const __m256i halves = _mm256_loadu_si256((const __m256i *)(const void *)(w + k * 2 * GROUP_ROWS));
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
 }
 
-INLINE_AVX512 void float_tile_avx512(const uint8_t *w0, const uint8_t *w1, const activations *a, size_t t, const int nt,
-                                     const pack_kind kind, const target *to) {
+/* `ng` groups times `nt` tokens: with few tokens several groups run side by side, to hide the latency of the adds. */
+INLINE_AVX512 void float_tile_avx512(const uint8_t *w, size_t group_bytes, const int ng, const activations *a, size_t t,
+                                     const int nt, const pack_kind kind, float *out, size_t ld_out) {
     const float *x = a->x + t * a->ld_x;
-    __m512 acc[12];
-    for (int i = 0; i < nt; i++) acc[i] = _mm512_setzero_ps();
-    for (size_t k = 0; k < a->k; k++) {
-        const __m512 weights = pair_float_avx512(w0, w1, k, kind);
+    __m512 acc[4][12];
+    for (int g = 0; g < ng; g++)
+        for (int i = 0; i < nt; i++) acc[g][i] = _mm512_setzero_ps();
+    for (size_t k = 0; k < a->k; k++)
+        for (int g = 0; g < ng; g++) {
+            const __m512 weights = element_avx512(w + (size_t)g * group_bytes, k, kind);
 #pragma GCC unroll 12
+            for (int i = 0; i < nt; i++)
+                acc[g][i] = _mm512_fmadd_ps(weights, _mm512_set1_ps(x[(size_t)i * a->ld_x + k]), acc[g][i]);
+        }
+    for (int g = 0; g < ng; g++)
         for (int i = 0; i < nt; i++)
-            acc[i] = _mm512_fmadd_ps(weights, _mm512_set1_ps(x[(size_t)i * a->ld_x + k]), acc[i]);
-    }
-    for (int i = 0; i < nt; i++) store_avx512(to, i, acc[i]);
+            _mm512_storeu_ps(out + (t + (size_t)i) * ld_out + (size_t)g * GROUP_ROWS, acc[g][i]);
 }
 
-/* ---- products --------------------------------------------------------------------------------------------- */
+/* Tokens from *t on in tiles of `nt`: `ng` groups at a time, then one. */
+INLINE_AVX512 void float_tiles_avx512(const uint8_t *w, size_t n_groups, const int ng, const activations *a, size_t *t,
+                                      size_t end, const int nt, const pack_kind kind, float *out, size_t ld_out) {
+    const size_t group_bytes = a->k * GROUP_ROWS * (kind == PACK_F32 ? 4 : 2);
+    for (; *t + (size_t)nt <= end; *t += (size_t)nt) {
+        size_t g = 0;
+        for (; g + (size_t)ng <= n_groups; g += (size_t)ng)
+            float_tile_avx512(w + g * group_bytes, group_bytes, ng, a, *t, nt, kind, out + g * GROUP_ROWS, ld_out);
+        for (; g < n_groups; g++)
+            float_tile_avx512(w + g * group_bytes, group_bytes, 1, a, *t, nt, kind, out + g * GROUP_ROWS, ld_out);
+    }
+}
 
-/* All pairs of groups for `nt` tokens; TILE is one of the bodies above with its constants. */
-#define PAIRS_AVX512(nt, TILE)                                                                                         \
+INLINE_AVX512 void matmul_float_avx512(const uint8_t *w, size_t n_groups, const activations *a, size_t t, size_t n_t,
+                                       const pack_kind kind, float *out, size_t ld_out) {
+    const size_t end = t + n_t;
+    float_tiles_avx512(w, n_groups, 1, a, &t, end, 12, kind, out, ld_out);
+    float_tiles_avx512(w, n_groups, 2, a, &t, end, 4, kind, out, ld_out);
+    float_tiles_avx512(w, n_groups, 4, a, &t, end, 1, kind, out, ld_out);
+}
+
+/* ---- the table's entries: all groups for each tile of tokens, so that the tile's activations stay in L1 ---------- */
+
+#define TILES_AVX512(nt, tile)                                                                                         \
     for (; t + (nt) <= end; t += (nt))                                                                                 \
-        for (size_t g = 0; g < n_groups; g += 2) {                                                                     \
-            const bool both = g + 1 < n_groups;                                                                        \
-            const uint8_t *w0 = w + g * group_bytes, *w1 = both ? w0 + group_bytes : w0;                               \
-            const target to = { out + t * ld_out + g * GROUP_ROWS, ld_out, both };                                     \
-            TILE(w0, w1, nt);                                                                                          \
-        }
+        for (size_t g = 0; g < n_groups; g++) tile(w + g * group_bytes, nt, out + g * GROUP_ROWS);
 
-/* Tokens in tiles of twelve, the rest in tiles of 8, 4, 2 and 1. */
-#define MATMUL_AVX512(name, kind, TILE)                                                                                \
+#define MATMUL_QUANTIZED_AVX512(name, block_bytes, tile)                                                               \
     PN_AVX512 static void name(const uint8_t *w, size_t n_groups, const activations *a, size_t t0, size_t n_t,         \
                                float *out, size_t ld_out) {                                                            \
-        const size_t end = t0 + n_t;                                                                                   \
-        size_t group_bytes = 0, t = t0;                                                                                \
-        pack_group_bytes(kind, a->k, &group_bytes);                                                                    \
-        PAIRS_AVX512(12, TILE)                                                                                         \
-        PAIRS_AVX512(8, TILE)                                                                                          \
-        PAIRS_AVX512(4, TILE)                                                                                          \
-        PAIRS_AVX512(2, TILE)                                                                                          \
-        PAIRS_AVX512(1, TILE)                                                                                          \
+        const size_t group_bytes = a->k / BLOCK_K * (block_bytes), end = t0 + n_t;                                     \
+        size_t t = t0;                                                                                                 \
+        TILES_AVX512(12, tile)                                                                                         \
+        TILES_AVX512(8, tile)                                                                                          \
+        TILES_AVX512(4, tile)                                                                                          \
+        TILES_AVX512(2, tile)                                                                                          \
+        TILES_AVX512(1, tile)                                                                                          \
     }
+#define Q8_TILE(w, nt, out)  q8_tile_avx512(w, a, t, nt, out, ld_out)
+#define Q4_TILE(w, nt, out)  q4_tile_avx512(w, a, t, nt, false, out, ld_out)
+#define Q4M_TILE(w, nt, out) q4_tile_avx512(w, a, t, nt, true, out, ld_out)
 
-#define Q8_TILE(w0, w1, nt)   q8_tile_avx512(w0, w1, a, t, nt, &to)
-#define Q4_TILE(w0, w1, nt)   q4_tile_avx512(w0, w1, a, t, nt, false, &to)
-#define Q4M_TILE(w0, w1, nt)  q4_tile_avx512(w0, w1, a, t, nt, true, &to)
-#define F32_TILE(w0, w1, nt)  float_tile_avx512(w0, w1, a, t, nt, PACK_F32, &to)
-#define F16_TILE(w0, w1, nt)  float_tile_avx512(w0, w1, a, t, nt, PACK_F16, &to)
-#define BF16_TILE(w0, w1, nt) float_tile_avx512(w0, w1, a, t, nt, PACK_BF16, &to)
+MATMUL_QUANTIZED_AVX512(matmul_q8_avx512, Q8_BLOCK_BYTES, Q8_TILE)
+MATMUL_QUANTIZED_AVX512(matmul_q4_avx512, Q4_BLOCK_BYTES, Q4_TILE)
+MATMUL_QUANTIZED_AVX512(matmul_q4m_avx512, Q4M_BLOCK_BYTES, Q4M_TILE)
 
-MATMUL_AVX512(matmul_q8_avx512, PACK_Q8, Q8_TILE)
-MATMUL_AVX512(matmul_q4_avx512, PACK_Q4, Q4_TILE)
-MATMUL_AVX512(matmul_q4m_avx512, PACK_Q4M, Q4M_TILE)
-MATMUL_AVX512(matmul_f32_avx512, PACK_F32, F32_TILE)
-MATMUL_AVX512(matmul_f16_avx512, PACK_F16, F16_TILE)
-MATMUL_AVX512(matmul_bf16_avx512, PACK_BF16, BF16_TILE)
+#define MATMUL_FLOAT_AVX512(name, kind)                                                                                \
+    PN_AVX512 static void name(const uint8_t *w, size_t n_groups, const activations *a, size_t t0, size_t n_t,         \
+                               float *out, size_t ld_out) {                                                            \
+        matmul_float_avx512(w, n_groups, a, t0, n_t, kind, out, ld_out);                                               \
+    }
+MATMUL_FLOAT_AVX512(matmul_f32_avx512, PACK_F32)
+MATMUL_FLOAT_AVX512(matmul_f16_avx512, PACK_F16)
+MATMUL_FLOAT_AVX512(matmul_bf16_avx512, PACK_BF16)
 
 /* ---- elementwise ------------------------------------------------------------------------------------------ */
 

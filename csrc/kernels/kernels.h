@@ -5,15 +5,16 @@
  * rounded on its own. So every instruction set gives the same bits, and the portable file is the definition. A NULL
  * entry of a set means "use that of its base" (filled in by dispatch.c).
  *
- * Shapes: K columns (the contraction), 8 rows make a group, T tokens; row-major, last dimension contiguous.
+ * Shapes: K columns (the contraction), 16 rows make a group, T tokens; row-major, last dimension contiguous.
  *
- * PACKED WEIGHTS. 8 consecutive rows are interleaved so that one vector of 8 sums is 8 finished rows. Per group:
+ * PACKED WEIGHTS. 16 consecutive rows are interleaved so that a vector of 16 sums, or of 8 or 4, is finished rows, and
+ * that a group is one stream of memory. Per group:
  *   quantized kinds, per block of 32 along K:
- *     f16 d[8]                          scales, one per row
- *     (Q4M only) f16 m[8]               offsets
- *     Q8:       int8  [8][8][4]         [quad v][row r][j]: weight of row r at k = 4v + j, -128 included
- *     Q4, Q4M:  uint8 [4][8][4]         low nibble: quad v, high nibble: quad v + 4
- *   float kinds: element [K][8]         [k][row r]
+ *     f16 d[16]                         scales, one per row
+ *     (Q4M only) f16 m[16]              offsets
+ *     Q8:       int8  [8][16][4]        [quad v][row r][j]: weight of row r at k = 4v + j, -128 included
+ *     Q4, Q4M:  uint8 [4][16][4]        low nibble: quad v, high nibble: quad v + 4
+ *   float kinds: element [K][16]        [k][row r]
  *   Rows beyond the matrix are zeros.
  *
  * ACTIVATIONS for quantized kinds: per token and block of 32, d = max|x| / 127, q = round_to_nearest_even(x / d) within
@@ -29,14 +30,16 @@
 
 #include "common.h"
 
-enum { GROUP_ROWS = 8, BLOCK_K = 32, KV_BLOCK = 128 };
+enum { GROUP_ROWS = 16, HALF_ROWS = GROUP_ROWS / 2, BLOCK_K = 32, KV_BLOCK = 128 };
 
 typedef enum pack_kind { PACK_F32, PACK_F16, PACK_BF16, PACK_Q8, PACK_Q4, PACK_Q4M, PACK_KINDS } pack_kind;
 
 enum {
-    Q8_BLOCK_BYTES = 16 + 8 * 32,
-    Q4_BLOCK_BYTES = 16 + 4 * 32,
-    Q4M_BLOCK_BYTES = 32 + 4 * 32,
+    SCALES_BYTES = 2 * GROUP_ROWS, /* of a block: d, or m */
+    QUAD_BYTES = 4 * GROUP_ROWS,   /* one quad of each row */
+    Q8_BLOCK_BYTES = SCALES_BYTES + 8 * QUAD_BYTES,
+    Q4_BLOCK_BYTES = SCALES_BYTES + 4 * QUAD_BYTES,
+    Q4M_BLOCK_BYTES = 2 * SCALES_BYTES + 4 * QUAD_BYTES,
 };
 
 /* The activations of T tokens, as floats and in 8 bits. */
@@ -51,7 +54,7 @@ typedef struct activations {
     size_t k;
 } activations;
 
-/* out[t][8 * g + r] for groups [0, n_groups) at w and tokens [t0, t0 + n_t); out is indexed from token 0. */
+/* out[t][16 * g + r] for groups [0, n_groups) at w and tokens [t0, t0 + n_t); out is indexed from token 0. */
 typedef void (*matmul_fn)(const uint8_t *w, size_t n_groups, const activations *a, size_t t0, size_t n_t, float *out,
                           size_t ld_out);
 

@@ -60,8 +60,8 @@ INLINE_NEON void q8_products_neon(int32x4_t pairs[2], int8x16_t w0, int8x16_t w1
     pairs[1] = vpadalq_s16(pairs[1], high);
 }
 
-/* One group times `nt` tokens from token t. */
-INLINE_NEON void q8_tile_neon(const uint8_t *w, const activations *a, size_t t, const int nt, float *out,
+/* Half `half` of a group times `nt` tokens from token t. */
+INLINE_NEON void q8_tile_neon(const uint8_t *w, size_t half, const activations *a, size_t t, const int nt, float *out,
                               size_t ld_out) {
     const size_t n_blocks = a->k / BLOCK_K;
     const int8_t *q = a->q + t * a->k;
@@ -72,13 +72,13 @@ INLINE_NEON void q8_tile_neon(const uint8_t *w, const activations *a, size_t t, 
         int32x4_t pairs[2][4];
         for (int i = 0; i < nt; i++)
             for (int h = 0; h < 4; h++) pairs[i][h] = vdupq_n_s32(0);
-        if (nt == 1) prefetch_neon(w, Q8_BLOCK_BYTES);
+        if (nt == 1 && half == 0) prefetch_neon(w, Q8_BLOCK_BYTES);
 #pragma GCC unroll 4
         for (int v = 0; v < 8; v += 2) {
-            const uint8_t *at = w + 16 + v * 32;
+            const uint8_t *at = w + SCALES_BYTES + half * 32 + (size_t)v * QUAD_BYTES;
             LOAD_NO_EARLIER();
-            const int8x16_t w0 = load16_neon(at), w1 = load16_neon(at + 32);
-            const int8x16_t w2 = load16_neon(at + 16), w3 = load16_neon(at + 48);
+            const int8x16_t w0 = load16_neon(at), w1 = load16_neon(at + QUAD_BYTES);
+            const int8x16_t w2 = load16_neon(at + 16), w3 = load16_neon(at + QUAD_BYTES + 16);
             for (int i = 0; i < nt; i++) {
                 const int8_t *quads = q + (size_t)i * a->k + v * 4;
                 const int8x16_t x0 = quad_neon(quads), x1 = quad_neon(quads + 4);
@@ -86,7 +86,7 @@ INLINE_NEON void q8_tile_neon(const uint8_t *w, const activations *a, size_t t, 
                 q8_products_neon(&pairs[i][2], w2, w3, x0, x1);
             }
         }
-        const float32x4x2_t dw = load8_f16_neon(w);
+        const float32x4x2_t dw = load8_f16_neon(w + half * 16);
         for (int i = 0; i < nt; i++)
             for (int h = 0; h < 2; h++) {
                 const float32x4_t sums = vcvtq_f32_s32(vpaddq_s32(pairs[i][2 * h], pairs[i][2 * h + 1]));
@@ -106,8 +106,8 @@ INLINE_NEON void q4_products_neon(int16x8_t halves[2], int8x16_t w, int8x16_t x)
 }
 
 /* `offset` constant: Q4M (scale and offset per row) or Q4 (nibbles count from -8). */
-INLINE_NEON void q4_tile_neon(const uint8_t *w, const activations *a, size_t t, const int nt, const bool offset,
-                              float *out, size_t ld_out) {
+INLINE_NEON void q4_tile_neon(const uint8_t *w, size_t half, const activations *a, size_t t, const int nt,
+                              const bool offset, float *out, size_t ld_out) {
     const size_t n_blocks = a->k / BLOCK_K, block_bytes = offset ? Q4M_BLOCK_BYTES : Q4_BLOCK_BYTES;
     const int8_t *q = a->q + t * a->k;
     const uint8x16_t nibble = vdupq_n_u8(15);
@@ -117,12 +117,13 @@ INLINE_NEON void q4_tile_neon(const uint8_t *w, const activations *a, size_t t, 
         int16x8_t halves[2][4];
         for (int i = 0; i < nt; i++)
             for (int h = 0; h < 4; h++) halves[i][h] = vdupq_n_s16(0);
-        if (nt == 1) prefetch_neon(w, block_bytes);
+        const uint8_t *quants = w + (offset ? 2 * SCALES_BYTES : SCALES_BYTES) + half * 32;
+        if (nt == 1 && half == 0) prefetch_neon(w, block_bytes);
 #pragma GCC unroll 4
         for (int v = 0; v < 4; v++)
 #pragma GCC unroll 2
             for (int h = 0; h < 2; h++) {
-                const uint8x16_t both = vld1q_u8(w + (offset ? 32 : 16) + v * 32 + h * 16);
+                const uint8x16_t both = vld1q_u8(quants + v * QUAD_BYTES + h * 16);
                 const int8x16_t low = vreinterpretq_s8_u8(vandq_u8(both, nibble));
                 const int8x16_t high = vreinterpretq_s8_u8(vshrq_n_u8(both, 4));
                 for (int i = 0; i < nt; i++) {
@@ -131,7 +132,8 @@ INLINE_NEON void q4_tile_neon(const uint8_t *w, const activations *a, size_t t, 
                     q4_products_neon(&halves[i][2 * h], high, quad_neon(quads + 16));
                 }
             }
-        const float32x4x2_t dw = load8_f16_neon(w), mw = offset ? load8_f16_neon(w + 16) : dw;
+        const float32x4x2_t dw = load8_f16_neon(w + half * 16);
+        const float32x4x2_t mw = offset ? load8_f16_neon(w + SCALES_BYTES + half * 16) : dw;
         for (int i = 0; i < nt; i++) {
             const size_t at = (t + (size_t)i) * n_blocks + b;
             for (int h = 0; h < 2; h++) {
@@ -148,55 +150,55 @@ INLINE_NEON void q4_tile_neon(const uint8_t *w, const activations *a, size_t t, 
 
 /* ---- float weights ---------------------------------------------------------------------------------------- */
 
-/* Element k of a group's rows. */
-INLINE_NEON float32x4x2_t load8_neon(const uint8_t *w, size_t k, const pack_kind kind) {
-    if (kind == PACK_F16) return load8_f16_neon(w + k * 16);
+/* Elements [8 * i, 8 * i + 8) of a group. */
+INLINE_NEON float32x4x2_t load8_neon(const uint8_t *w, size_t i, const pack_kind kind) {
+    if (kind == PACK_F16) return load8_f16_neon(w + i * 16);
     if (kind == PACK_F32)
-        return (float32x4x2_t){ { vreinterpretq_f32_u8(vld1q_u8(w + k * 32)),
-                                  vreinterpretq_f32_u8(vld1q_u8(w + k * 32 + 16)) } };
-    const uint16x8_t halves = vreinterpretq_u16_u8(vld1q_u8(w + k * 16));
+        return (float32x4x2_t){ { vreinterpretq_f32_u8(vld1q_u8(w + i * 32)),
+                                  vreinterpretq_f32_u8(vld1q_u8(w + i * 32 + 16)) } };
+    const uint16x8_t halves = vreinterpretq_u16_u8(vld1q_u8(w + i * 16));
     return (float32x4x2_t){ { vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(halves), 16)),
                               vreinterpretq_f32_u32(vshll_high_n_u16(halves, 16)) } };
 }
 
-/* `ng` groups times `nt` tokens: with one token several groups run side by side, to hide the latency of the adds. */
-INLINE_NEON void float_tile_neon(const uint8_t *w, size_t group_bytes, const int ng, const activations *a, size_t t,
-                                 const int nt, const pack_kind kind, float *out, size_t ld_out) {
+/* `nh` halves of groups, from half `first` on (of all groups at w), times `nt` tokens: with one token several run side by
+ * side, to hide the latency of the adds. */
+INLINE_NEON void float_tile_neon(const uint8_t *w, size_t group_bytes, size_t first, const int nh, const activations *a,
+                                 size_t t, const int nt, const pack_kind kind, float *out, size_t ld_out) {
     const float *x = a->x + t * a->ld_x;
+    const uint8_t *group = w + first / 2 * group_bytes;
+    const size_t half = first % 2; /* 0 if there are several */
     float32x4_t acc[4][8][2];
-    for (int g = 0; g < ng; g++)
+    for (int g = 0; g < nh; g++)
         for (int i = 0; i < nt; i++) acc[g][i][0] = acc[g][i][1] = vdupq_n_f32(0);
     for (size_t k = 0; k < a->k; k++)
-        for (int g = 0; g < ng; g++) {
-            const float32x4x2_t weights = load8_neon(w + (size_t)g * group_bytes, k, kind);
+        for (int g = 0; g < nh; g++) {
+            const size_t at = 2 * k + half + (size_t)(g % 2);
+            const float32x4x2_t weights = load8_neon(group + (size_t)(g / 2) * group_bytes, at, kind);
 #pragma GCC unroll 8
             for (int i = 0; i < nt; i++)
                 for (int h = 0; h < 2; h++)
                     acc[g][i][h] = vfmaq_n_f32(acc[g][i][h], weights.val[h], x[(size_t)i * a->ld_x + k]);
         }
-    for (int g = 0; g < ng; g++)
+    for (int g = 0; g < nh; g++)
         for (int i = 0; i < nt; i++)
             for (int h = 0; h < 2; h++)
-                vst1q_f32(out + (t + (size_t)i) * ld_out + g * GROUP_ROWS + 4 * h, acc[g][i][h]);
+                vst1q_f32(out + (t + (size_t)i) * ld_out + (first + (size_t)g) * HALF_ROWS + 4 * h, acc[g][i][h]);
 }
 
 INLINE_NEON void matmul_float_neon(const uint8_t *w, size_t n_groups, const activations *a, size_t t0, size_t n_t,
                                    const pack_kind kind, float *out, size_t ld_out) {
     const size_t group_bytes = a->k * GROUP_ROWS * (kind == PACK_F32 ? 4 : 2);
-    const size_t end = t0 + n_t;
+    const size_t end = t0 + n_t, n = 2 * n_groups;
     size_t t = t0;
     for (; t + 8 <= end; t += 8)
-        for (size_t g = 0; g < n_groups; g++)
-            float_tile_neon(w + g * group_bytes, group_bytes, 1, a, t, 8, kind, out + g * GROUP_ROWS, ld_out);
+        for (size_t g = 0; g < n; g++) float_tile_neon(w, group_bytes, g, 1, a, t, 8, kind, out, ld_out);
     for (; t + 3 <= end; t += 3)
-        for (size_t g = 0; g < n_groups; g++)
-            float_tile_neon(w + g * group_bytes, group_bytes, 1, a, t, 3, kind, out + g * GROUP_ROWS, ld_out);
+        for (size_t g = 0; g < n; g++) float_tile_neon(w, group_bytes, g, 1, a, t, 3, kind, out, ld_out);
     for (; t < end; t++) {
         size_t g = 0;
-        for (; g + 4 <= n_groups; g += 4)
-            float_tile_neon(w + g * group_bytes, group_bytes, 4, a, t, 1, kind, out + g * GROUP_ROWS, ld_out);
-        for (; g < n_groups; g++)
-            float_tile_neon(w + g * group_bytes, group_bytes, 1, a, t, 1, kind, out + g * GROUP_ROWS, ld_out);
+        for (; g + 4 <= n; g += 4) float_tile_neon(w, group_bytes, g, 4, a, t, 1, kind, out, ld_out);
+        for (; g < n; g++) float_tile_neon(w, group_bytes, g, 1, a, t, 1, kind, out, ld_out);
     }
 }
 
@@ -208,13 +210,13 @@ INLINE_NEON void matmul_float_neon(const uint8_t *w, size_t n_groups, const acti
         const size_t group_bytes = a->k / BLOCK_K * (block_bytes), end = t0 + n_t;                                     \
         size_t t = t0;                                                                                                 \
         for (; t + 2 <= end; t += 2)                                                                                   \
-            for (size_t g = 0; g < n_groups; g++) tile(w + g * group_bytes, t, 2, out + g * GROUP_ROWS);               \
+            for (size_t g = 0; g < 2 * n_groups; g++) tile(w + g / 2 * group_bytes, g % 2, t, 2, out + g * HALF_ROWS); \
         for (; t < end; t++)                                                                                           \
-            for (size_t g = 0; g < n_groups; g++) tile(w + g * group_bytes, t, 1, out + g * GROUP_ROWS);               \
+            for (size_t g = 0; g < 2 * n_groups; g++) tile(w + g / 2 * group_bytes, g % 2, t, 1, out + g * HALF_ROWS); \
     }
-#define Q8_TILE(w, t, nt, out)  q8_tile_neon(w, a, t, nt, out, ld_out)
-#define Q4_TILE(w, t, nt, out)  q4_tile_neon(w, a, t, nt, false, out, ld_out)
-#define Q4M_TILE(w, t, nt, out) q4_tile_neon(w, a, t, nt, true, out, ld_out)
+#define Q8_TILE(w, half, t, nt, out)  q8_tile_neon(w, half, a, t, nt, out, ld_out)
+#define Q4_TILE(w, half, t, nt, out)  q4_tile_neon(w, half, a, t, nt, false, out, ld_out)
+#define Q4M_TILE(w, half, t, nt, out) q4_tile_neon(w, half, a, t, nt, true, out, ld_out)
 
 MATMUL_QUANTIZED_NEON(matmul_q8_neon, Q8_BLOCK_BYTES, Q8_TILE)
 MATMUL_QUANTIZED_NEON(matmul_q4_neon, Q4_BLOCK_BYTES, Q4_TILE)

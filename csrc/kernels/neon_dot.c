@@ -41,12 +41,12 @@ INLINE_NEON_DOT int32x4_t dot_neon_dot(int32x4_t sums, int8x16_t weights, int8x1
     return vdotq_laneq_s32(sums, weights, x, 3);
 }
 
-/* Four quads of 8-bit weights, [quad][8 rows][4], times quads x[i] of `nt` tokens. */
+/* Four quads of 8-bit weights, half of [quad][16 rows][4], times quads x[i] of `nt` tokens. */
 INLINE_NEON_DOT void q8_quads_neon_dot(int32x4_t sums[4][2], const uint8_t *w, const int8x16_t x[4], const int nt) {
 #pragma GCC unroll 4
     for (int v = 0; v < 4; v++) {
-        const int8x16_t low = vreinterpretq_s8_u8(vld1q_u8(w + v * 32));
-        const int8x16_t high = vreinterpretq_s8_u8(vld1q_u8(w + v * 32 + 16));
+        const int8x16_t low = vreinterpretq_s8_u8(vld1q_u8(w + v * QUAD_BYTES));
+        const int8x16_t high = vreinterpretq_s8_u8(vld1q_u8(w + v * QUAD_BYTES + 16));
         for (int i = 0; i < nt; i++) {
             sums[i][0] = dot_neon_dot(sums[i][0], low, x[i], v);
             sums[i][1] = dot_neon_dot(sums[i][1], high, x[i], v);
@@ -63,7 +63,7 @@ INLINE_NEON_DOT void q4_quads_neon_dot(int32x4_t sums[4][2], const uint8_t *w, c
 #pragma GCC unroll 2
         for (int h = 0; h < 2; h++) {
             LOAD_NO_EARLIER();
-            const uint8x16_t both = vld1q_u8(w + v * 32 + h * 16);
+            const uint8x16_t both = vld1q_u8(w + v * QUAD_BYTES + h * 16);
             const int8x16_t low = vreinterpretq_s8_u8(vandq_u8(both, nibble));
             const int8x16_t high = vreinterpretq_s8_u8(vshrq_n_u8(both, 4));
             for (int i = 0; i < nt; i++) {
@@ -73,9 +73,9 @@ INLINE_NEON_DOT void q4_quads_neon_dot(int32x4_t sums[4][2], const uint8_t *w, c
         }
 }
 
-/* One group times `nt` tokens from token t; `kind` is constant. */
-INLINE_NEON_DOT void tile_neon_dot(const uint8_t *w, const activations *a, size_t t, const int nt, const pack_kind kind,
-                                   float *out, size_t ld_out) {
+/* Half `half` of a group times `nt` tokens from token t; `kind` is constant. */
+INLINE_NEON_DOT void tile_neon_dot(const uint8_t *w, size_t half, const activations *a, size_t t, const int nt,
+                                   const pack_kind kind, float *out, size_t ld_out) {
     const size_t n_blocks = a->k / BLOCK_K;
     const size_t block_bytes = kind == PACK_Q8 ? Q8_BLOCK_BYTES : kind == PACK_Q4 ? Q4_BLOCK_BYTES : Q4M_BLOCK_BYTES;
     const int8_t *q = a->q + t * a->k;
@@ -84,7 +84,8 @@ INLINE_NEON_DOT void tile_neon_dot(const uint8_t *w, const activations *a, size_
     for (size_t b = 0; b < n_blocks; b++, w += block_bytes, q += BLOCK_K) {
         int32x4_t sums[4][2];
         int8x16_t x0[4], x1[4];
-        if (nt == 1) prefetch_neon_dot(w, block_bytes);
+        const uint8_t *quants = w + (kind == PACK_Q4M ? 2 * SCALES_BYTES : SCALES_BYTES) + half * 32;
+        if (nt == 1 && half == 0) prefetch_neon_dot(w, block_bytes);
         for (int i = 0; i < nt; i++) {
             const int32_t start = kind == PACK_Q4 ? a->bias4[(t + (size_t)i) * n_blocks + b] : 0;
             sums[i][0] = sums[i][1] = vdupq_n_s32(start);
@@ -92,13 +93,14 @@ INLINE_NEON_DOT void tile_neon_dot(const uint8_t *w, const activations *a, size_
             x1[i] = vld1q_s8(q + (size_t)i * a->k + 16);
         }
         if (kind == PACK_Q8) {
-            q8_quads_neon_dot(sums, w + 16, x0, nt);
+            q8_quads_neon_dot(sums, quants, x0, nt);
             LOAD_NO_EARLIER();
-            q8_quads_neon_dot(sums, w + 16 + 128, x1, nt);
+            q8_quads_neon_dot(sums, quants + 4 * QUAD_BYTES, x1, nt);
         } else
-            q4_quads_neon_dot(sums, w + (kind == PACK_Q4 ? 16 : 32), x0, x1, nt);
+            q4_quads_neon_dot(sums, quants, x0, x1, nt);
         LOAD_NO_EARLIER();
-        const float32x4x2_t dw = load8_f16_neon_dot(w), mw = kind == PACK_Q4M ? load8_f16_neon_dot(w + 16) : dw;
+        const float32x4x2_t dw = load8_f16_neon_dot(w + half * 16);
+        const float32x4x2_t mw = kind == PACK_Q4M ? load8_f16_neon_dot(w + SCALES_BYTES + half * 16) : dw;
         for (int i = 0; i < nt; i++) {
             const size_t at = (t + (size_t)i) * n_blocks + b;
             for (int h = 0; h < 2; h++) {
@@ -118,14 +120,14 @@ INLINE_NEON_DOT void matmul_neon_dot(const uint8_t *w, size_t n_groups, const ac
     size_t group_bytes = 0, t = t0;
     pack_group_bytes(kind, a->k, &group_bytes);
     for (; t + 4 <= end; t += 4)
-        for (size_t g = 0; g < n_groups; g++)
-            tile_neon_dot(w + g * group_bytes, a, t, 4, kind, out + g * GROUP_ROWS, ld_out);
+        for (size_t g = 0; g < 2 * n_groups; g++)
+            tile_neon_dot(w + g / 2 * group_bytes, g % 2, a, t, 4, kind, out + g * HALF_ROWS, ld_out);
     for (; t + 2 <= end; t += 2)
-        for (size_t g = 0; g < n_groups; g++)
-            tile_neon_dot(w + g * group_bytes, a, t, 2, kind, out + g * GROUP_ROWS, ld_out);
+        for (size_t g = 0; g < 2 * n_groups; g++)
+            tile_neon_dot(w + g / 2 * group_bytes, g % 2, a, t, 2, kind, out + g * HALF_ROWS, ld_out);
     for (; t < end; t++)
-        for (size_t g = 0; g < n_groups; g++)
-            tile_neon_dot(w + g * group_bytes, a, t, 1, kind, out + g * GROUP_ROWS, ld_out);
+        for (size_t g = 0; g < 2 * n_groups; g++)
+            tile_neon_dot(w + g / 2 * group_bytes, g % 2, a, t, 1, kind, out + g * HALF_ROWS, ld_out);
 }
 
 PN_NEON_DOT static void matmul_q8_neon_dot(const uint8_t *w, size_t n_groups, const activations *a, size_t t0,

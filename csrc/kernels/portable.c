@@ -48,7 +48,7 @@ static void matmul_q8_portable(const uint8_t *w, size_t n_groups, const activati
             for (size_t b = 0; b < n_blocks; b++) {
                 const uint8_t *block = w + b * Q8_BLOCK_BYTES;
                 scales_portable(block, d);
-                q8_block_sums_portable(block + 16, a->q + t * a->k + b * BLOCK_K, sums);
+                q8_block_sums_portable(block + SCALES_BYTES, a->q + t * a->k + b * BLOCK_K, sums);
                 const float dx = a->d[t * n_blocks + b];
                 for (int r = 0; r < GROUP_ROWS; r++) acc[r] = fma_f32((float)sums[r], d[r] * dx, acc[r]);
             }
@@ -66,7 +66,7 @@ static void matmul_q4_portable(const uint8_t *w, size_t n_groups, const activati
             for (size_t b = 0; b < n_blocks; b++) {
                 const uint8_t *block = w + b * Q4_BLOCK_BYTES;
                 scales_portable(block, d);
-                q4_block_sums_portable(block + 16, a->q + t * a->k + b * BLOCK_K, sums);
+                q4_block_sums_portable(block + SCALES_BYTES, a->q + t * a->k + b * BLOCK_K, sums);
                 const float dx = a->d[t * n_blocks + b];
                 const int32_t bias = a->bias4[t * n_blocks + b];
                 for (int r = 0; r < GROUP_ROWS; r++) acc[r] = fma_f32((float)(sums[r] + bias), d[r] * dx, acc[r]);
@@ -85,8 +85,8 @@ static void matmul_q4m_portable(const uint8_t *w, size_t n_groups, const activat
             for (size_t b = 0; b < n_blocks; b++) {
                 const uint8_t *block = w + b * Q4M_BLOCK_BYTES;
                 scales_portable(block, d);
-                scales_portable(block + 16, m);
-                q4_block_sums_portable(block + 32, a->q + t * a->k + b * BLOCK_K, sums);
+                scales_portable(block + SCALES_BYTES, m);
+                q4_block_sums_portable(block + 2 * SCALES_BYTES, a->q + t * a->k + b * BLOCK_K, sums);
                 const float dx = a->d[t * n_blocks + b], ds = a->ds[t * n_blocks + b];
                 for (int r = 0; r < GROUP_ROWS; r++) {
                     acc[r] = fma_f32((float)sums[r], d[r] * dx, acc[r]);

@@ -173,8 +173,8 @@ static void put_half(uint8_t *at, uint16_t h) {
 }
 
 static void fill_quantized_block(const product *p, uint8_t *block) {
-    const size_t head = p->kind == PACK_Q4M ? 32 : 16;
-    const size_t bytes = p->kind == PACK_Q4 || p->kind == PACK_Q4M ? 128 : 256;
+    const size_t head = p->kind == PACK_Q4M ? 64 : 32;
+    const size_t bytes = p->kind == PACK_Q4 || p->kind == PACK_Q4M ? 256 : 512;
     for (size_t i = 0; i < head; i += 2) put_half(block + i, random_half(p->style));
     for (size_t i = 0; i < bytes; i++) {
         uint8_t byte = (uint8_t)random_u32();
@@ -291,20 +291,20 @@ static double weight_value(const product *p, const uint8_t *group, size_t r, siz
     uint16_t h = 0, m = 0;
     float f;
     if (p->kind == PACK_F32) {
-        memcpy(&f, group + (k * 8 + r) * 4, 4);
+        memcpy(&f, group + (k * 16 + r) * 4, 4);
         return (double)f;
     }
     if (!pack_is_quantized(p->kind)) {
-        memcpy(&h, group + (k * 8 + r) * element_bytes(p->kind), 2);
+        memcpy(&h, group + (k * 16 + r) * element_bytes(p->kind), 2);
         return p->kind == PACK_F16 ? half_value(h) : (double)f32_from_bits((uint32_t)h << 16);
     }
     const bool four = p->kind == PACK_Q4 || p->kind == PACK_Q4M, offset = p->kind == PACK_Q4M;
-    const uint8_t *block = group + k / BLOCK_K * (size_t)(offset ? 160 : four ? 144 : 272);
+    const uint8_t *block = group + k / BLOCK_K * (size_t)(offset ? 320 : four ? 288 : 544);
     memcpy(&h, block + 2 * r, 2);
-    if (offset) memcpy(&m, block + 16 + 2 * r, 2);
-    const uint8_t *quants = block + (offset ? 32 : 16);
-    if (!four) return half_value(h) * (int8_t)quants[(quad * 8 + r) * 4 + j];
-    const int nibble = quants[(quad % 4 * 8 + r) * 4 + j] >> (quad < 4 ? 0 : 4) & 15;
+    if (offset) memcpy(&m, block + 32 + 2 * r, 2);
+    const uint8_t *quants = block + (offset ? 64 : 32);
+    if (!four) return half_value(h) * (int8_t)quants[(quad * 16 + r) * 4 + j];
+    const int nibble = quants[(quad % 4 * 16 + r) * 4 + j] >> (quad < 4 ? 0 : 4) & 15;
     return half_value(h) * (offset ? nibble : nibble - 8) + half_value(m);
 }
 
@@ -325,20 +325,20 @@ static double naive_dot(const product *p, const uint8_t *group, size_t r, const 
 }
 
 static void check_portable_product(pack_kind kind, size_t k) {
-    const product p = { kind, k, 3, 1, 4, 24, ORDINARY };
+    const product p = { kind, k, 3, 1, 4, 48, ORDINARY };
     const uint8_t *w = random_weights(&p);
     const activations a = random_activations(&p, &kernels_portable);
-    float *out = untouched_floats(5 * 24);
+    float *out = untouched_floats(5 * 48);
     size_t group_bytes = 0;
     pack_group_bytes(kind, k, &group_bytes);
     kernels_portable.matmul[kind](w, p.n_groups, &a, p.t0, p.n_t, out, p.ld_out);
     for (size_t t = 1; t < 5; t++)
-        for (size_t row = 0; row < 24; row++) {
+        for (size_t row = 0; row < 48; row++) {
             double magnitude;
-            const double want = naive_dot(&p, w + row / 8 * group_bytes, row % 8, &a, t, &magnitude);
+            const double want = naive_dot(&p, w + row / 16 * group_bytes, row % 16, &a, t, &magnitude);
             /* A rounding or three per step, of what was summed up to there. */
             const double steps = 4.0 * (double)(pack_is_quantized(kind) ? k / BLOCK_K + 4 : k + 4);
-            CHECK(fabs((double)out[t * 24 + row] - want) <= steps * 0x1p-24 * (4 * magnitude));
+            CHECK(fabs((double)out[t * 48 + row] - want) <= steps * 0x1p-24 * (4 * magnitude));
         }
     guarded_free_all();
 }
@@ -356,15 +356,15 @@ static void test_matmul_of_weights_of_minus_128_on_every_set_is_exact(void) {
     for (int sign = -1; sign <= 1; sign += 2) {
         uint8_t *w = guarded_alloc(Q8_BLOCK_BYTES);
         int8_t *q = guarded_alloc(BLOCK_K);
-        float d = 1, ds = (float)(sign * 32 * 127), out[8];
+        float d = 1, ds = (float)(sign * 32 * 127), out[16];
         int32_t bias8 = -128 * sign * 32 * 127, bias4 = -8 * sign * 32 * 127;
-        for (int r = 0; r < 8; r++) put_half(w + 2 * r, 0x3c00);
-        memset(w + 16, 0x80, 256);
+        for (int r = 0; r < 16; r++) put_half(w + 2 * r, 0x3c00);
+        memset(w + 32, 0x80, 512);
         memset(q, sign * 127, BLOCK_K);
         const activations a = { .q = q, .d = &d, .ds = &ds, .bias8 = &bias8, .bias4 = &bias4, .k = BLOCK_K };
         for (size_t i = 0; i < n_sets; i++) {
-            sets[i].matmul[PACK_Q8](w, 1, &a, 0, 1, out, 8);
-            for (int r = 0; r < 8; r++) CHECK(out[r] == (float)(-128 * sign * 127 * 32));
+            sets[i].matmul[PACK_Q8](w, 1, &a, 0, 1, out, 16);
+            for (int r = 0; r < 16; r++) CHECK(out[r] == (float)(-128 * sign * 127 * 32));
         }
         guarded_free_all();
     }
