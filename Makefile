@@ -22,7 +22,8 @@ C_SOURCES  := $(wildcard csrc/*.c csrc/kernels/*.c)
 C_HEADERS  := $(wildcard csrc/*.h csrc/kernels/*.h)
 C_TESTS    := $(patsubst tests/c/%.c,%,$(wildcard tests/c/test_*.c))
 C_PROGRAMS := $(C_TESTS) logit_bits
-WARNINGS   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wvla -Wconversion
+WARNINGS   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wvla -Wconversion \
+              -Werror=incompatible-pointer-types
 
 .DEFAULT_GOAL := help
 .PHONY: help chat test build wheel lint asan conformance bench bench-kernels clean distclean without-blas c-tests asan-c asan-python FORCE

@@ -267,6 +267,17 @@ static void quantize_neon(const float *x, size_t k, int8_t *q, float *d, float *
     }
 }
 
+static void quantize_rest_neon(const float *x, size_t k, const int8_t *q, const float *d, float *rest) {
+    for (size_t i = 0; i < k; i += 8) {
+        const int16x8_t n = vmovl_s8(vld1_s8(q + i));
+        const float32x4_t low = vcvtq_f32_s32(vmovl_s16(vget_low_s16(n)));
+        const float32x4_t high = vcvtq_f32_s32(vmovl_high_s16(n));
+        const float32x4_t step = vdupq_n_f32(d[i / BLOCK_K]);
+        vst1q_f32(rest + i, vfmsq_f32(vld1q_f32(x + i), low, step));
+        vst1q_f32(rest + i + 4, vfmsq_f32(vld1q_f32(x + i + 4), high, step));
+    }
+}
+
 /* ---- elementwise ------------------------------------------------------------------------------------------ */
 
 /* exp_f32 of mathf.h on 4 lanes, operation by operation: nothing is fused. */
@@ -318,6 +329,12 @@ static void swiglu_neon(const float *gate, const float *up, float *out, size_t n
 
 /* ---- attention -------------------------------------------------------------------------------------------- */
 
+static void narrow_neon(const float *x, uint16_t *out, size_t n) {
+    size_t i = 0;
+    for (; i + 4 <= n; i += 4) vst1_u16(out + i, vreinterpret_u16_f16(vcvt_f16_f32(vld1q_f32(x + i))));
+    for (; i < n; i++) out[i] = vget_lane_u16(vreinterpret_u16_f16(vcvt_f16_f32(vdupq_n_f32(x[i]))), 0);
+}
+
 /* `nv` vectors of 8 keys times `nq` queries. */
 INLINE_NEON void scores_tile_neon(const float *q, const int nq, const uint16_t *k, const int nv, size_t head_size,
                                   float scale, float *s) {
@@ -347,9 +364,15 @@ INLINE_NEON void scores_rows_neon(const float *q, const int nq, const uint16_t *
     for (; j < n; j += 16) scores_tile_neon(q, nq, k + j, 2, head_size, scale, s + j);
 }
 
+/* A few queries wait for memory: fetch the block that comes next. */
+INLINE_NEON void prefetch_ahead_neon(const uint16_t *ahead, size_t n_q, size_t e8) {
+    for (size_t i = 0; n_q <= 4 && i < KV_BLOCK * e8; i += 32) __builtin_prefetch(ahead + i);
+}
+
 static void attend_scores_neon(const float *q, size_t n_q, const uint16_t *k, size_t n_keys, size_t head_size,
-                               float scale, float *s) {
+                               float scale, float *s, const uint16_t *ahead) {
     const size_t n = (n_keys + 15) / 16 * 16;
+    prefetch_ahead_neon(ahead, n_q, (head_size + 7) / 8 * 8);
     size_t i = 0;
     for (; i + 6 <= n_q; i += 6) scores_rows_neon(q + i * head_size, 6, k, n, 2, head_size, scale, s + i * KV_BLOCK);
     for (; i + 3 <= n_q; i += 3) scores_rows_neon(q + i * head_size, 3, k, n, 4, head_size, scale, s + i * KV_BLOCK);
@@ -376,11 +399,11 @@ INLINE_NEON float max_of_block_neon(const float *s, size_t n, const uint32x4_t r
     return m;
 }
 
-static void softmax_block_neon(float *s, size_t n, float *max, float *sum) {
+/* One row: the sum of its weights. */
+INLINE_NEON float softmax_row_neon(float *s, size_t n, float *max) {
     const uint32x4_t index = { 0, 1, 2, 3 }, last = vdupq_n_u32((uint32_t)(n % 8));
     const uint32x4_t rest[2] = { vcltq_u32(index, last), vcltq_u32(vaddq_u32(index, vdupq_n_u32(4)), last) };
-    const float m = max_of_block_neon(s, n, rest);
-    const float32x4_t top = vdupq_n_f32(m);
+    const float32x4_t top = vdupq_n_f32(*max = max_of_block_neon(s, n, rest));
     float32x4x2_t total = { { vdupq_n_f32(0), vdupq_n_f32(0) } };
     for (size_t j = 0; j < n; j += 8)
         for (int h = 0; h < 2; h++) {
@@ -389,8 +412,11 @@ static void softmax_block_neon(float *s, size_t n, float *max, float *sum) {
             vst1q_f32(s + j + 4 * h, p);
             total.val[h] = vaddq_f32(total.val[h], p);
         }
-    *max = m;
-    *sum = sum8_neon(total);
+    return sum8_neon(total);
+}
+
+static void softmax_block_neon(float *s, size_t n_q, const size_t *n_keys, float *max, float *sum) {
+    for (size_t i = 0; i < n_q; i++) sum[i] = softmax_row_neon(s + i * KV_BLOCK, n_keys[i], &max[i]);
 }
 
 /* `ne` vectors of 8 of the head times `nq` queries over keys [0, common); then over each query's own rest. */
@@ -432,8 +458,9 @@ INLINE_NEON void values_rows_neon(const float *p, const int nq, const uint16_t *
 }
 
 static void attend_values_neon(const float *p, size_t n_q, const uint16_t *v, const size_t *n_keys, size_t e8,
-                               float *out) {
+                               float *out, const uint16_t *ahead) {
     size_t i = 0;
+    prefetch_ahead_neon(ahead, n_q, e8);
     for (; i + 6 <= n_q; i += 6) values_rows_neon(p + i * KV_BLOCK, 6, v, n_keys + i, e8, 2, out + i * e8);
     for (; i + 3 <= n_q; i += 3) values_rows_neon(p + i * KV_BLOCK, 3, v, n_keys + i, e8, 4, out + i * e8);
     for (; i < n_q; i++) values_rows_neon(p + i * KV_BLOCK, 1, v, n_keys + i, e8, 4, out + i * e8);
@@ -463,8 +490,10 @@ const kernel_set kernels_neon = {
             [PACK_Q4M] = matmul_q4m_neon,
         },
     .quantize = quantize_neon,
+    .quantize_rest = quantize_rest_neon,
     .rms_norm = rms_norm_neon,
     .swiglu = swiglu_neon,
+    .narrow = narrow_neon,
     .attend_scores = attend_scores_neon,
     .softmax_block = softmax_block_neon,
     .attend_values = attend_values_neon,
