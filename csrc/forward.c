@@ -186,13 +186,13 @@ static void rotate_and_store_row(const batch *b, size_t t) {
 
 /* ---- attention ----------------------------------------------------------------------------------------------- */
 
-/* Job `index` of n_tiles * n_head_kv * n_parts. Late tokens have the most keys: they come first, so that the last jobs
- * are the short ones. */
+/* Job `index` of n_head_kv * n_parts * n_tiles. All tiles of a head come in a row, for they read the same keys and values.
+ * Late tokens have the most keys: they come first, so that the last jobs are short ones. */
 static attend_job attention_job(const batch *b, size_t index) {
     const scratch *s = b->s;
     const hparams *hp = &b->model->hp;
-    const size_t part = index % b->n_parts, head = index / b->n_parts % hp->n_head_kv;
-    const tile *t = &b->tiles[b->n_tiles - 1 - index / b->n_parts / hp->n_head_kv];
+    const size_t part = index / b->n_tiles % b->n_parts, head = index / b->n_tiles / b->n_parts;
+    const tile *t = &b->tiles[b->n_tiles - 1 - index % b->n_tiles];
     const size_t heads = hp->n_head / hp->n_head_kv, first = part * b->part_heads;
     const size_t at = t->row * s->ld_q + (head * heads + first) * hp->head_size;
     return (attend_job){
