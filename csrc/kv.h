@@ -15,13 +15,17 @@ typedef struct kv_cache {
     size_t e8;         /* head_size rounded up to 8, the padding is zeros */
     uint16_t **blocks; /* [n_blocks] each [L, G, 2, KV_BLOCK * e8]    */
     size_t n_blocks;
+    void **arenas; /* [n_arenas] the memory of all blocks, one piece for each call that made some */
+    size_t n_arenas;
 } kv_cache;
 
 void kv_init(kv_cache *kv, size_t n_layer, size_t n_head_kv, size_t head_size);
-/* Room for positions [0, n). PN_ERR_MEMORY leaves the cache as it was. */
+/* Room for positions [0, n), in one piece of memory for all blocks that are new: a long prompt's lies in huge pages.
+ * PN_ERR_MEMORY leaves the cache as it was. */
 int kv_reserve(kv_cache *kv, size_t n);
 /* Give all memory back. The cache can be used again. */
 void kv_clear(kv_cache *kv);
+/* All memory that the cache holds, its tables included. */
 size_t kv_bytes(const kv_cache *kv);
 
 /* f16 keys [E, KV_BLOCK] and values [KV_BLOCK, e8] of one block and head. */

@@ -95,17 +95,19 @@ int map_open(const char *path, bool use_mmap, file_map *out) {
     return status;
 }
 
-/* Advice on the whole pages within [at, at + size): a failure costs time or memory for a while and nothing else. */
-static void advise(uintptr_t at, size_t size, int advice) {
+/* Advice on the whole pages within [at, at + size): a failure costs time or memory for a while and nothing else. Returns
+ * 0 or an errno. */
+static int advise(uintptr_t at, size_t size, int advice) {
     const long page_or_error = sysconf(_SC_PAGESIZE);
-    if (page_or_error <= 0) return;
+    if (page_or_error <= 0) return EINVAL;
     const size_t page = (size_t)page_or_error, skip = (page - at % page) % page;
-    if (size > skip && size - skip >= page) (void)madvise((void *)(at + skip), (size - skip) / page * page, advice);
+    if (size <= skip || size - skip < page) return 0;
+    return madvise((void *)(at + skip), (size - skip) / page * page, advice) == 0 ? 0 : errno;
 }
 
 void map_drop(const file_map *map, size_t offset, size_t size) {
     if (!map->mapped || offset > map->size || size > map->size - offset) return;
-    advise((uintptr_t)map->bytes + offset, size, MADV_DONTNEED);
+    (void)advise((uintptr_t)map->bytes + offset, size, MADV_DONTNEED);
 }
 
 void map_close(file_map *map) {
@@ -116,14 +118,22 @@ void map_close(file_map *map) {
     memset(map, 0, sizeof *map);
 }
 
-/* Since Linux 5.14, but the headers may be older than the system; one that does not know it says so. */
+void *memory_new(size_t size) {
+    void *memory;
+    return posix_memalign(&memory, size >= HUGE_PAGE ? HUGE_PAGE : 64, size ? size : 1) ? NULL : memory;
+}
+
+/* Since Linux 5.14 and 6.1, but the headers may be older than the system; one that does not know them says so. */
 #if defined(__linux__) && !defined(MADV_POPULATE_WRITE)
 #define MADV_POPULATE_WRITE 23
+#endif
+#if defined(__linux__) && !defined(MADV_COLLAPSE)
+#define MADV_COLLAPSE 25
 #endif
 
 void memory_populate(void *at, size_t size) {
 #ifdef MADV_POPULATE_WRITE
-    advise((uintptr_t)at, size, MADV_POPULATE_WRITE);
+    (void)advise((uintptr_t)at, size, MADV_POPULATE_WRITE);
 #else
     (void)at, (void)size;
 #endif
@@ -131,8 +141,17 @@ void memory_populate(void *at, size_t size) {
 
 void memory_join_pages(void *at, size_t size) {
 #ifdef MADV_HUGEPAGE
-    advise((uintptr_t)at, size, MADV_HUGEPAGE);
+    (void)advise((uintptr_t)at, size, MADV_HUGEPAGE);
 #else
     (void)at, (void)size;
+#endif
+}
+
+int memory_join_pages_now(void *at, size_t size) {
+#ifdef MADV_COLLAPSE
+    return advise((uintptr_t)at, size, MADV_COLLAPSE);
+#else
+    (void)at, (void)size;
+    return EINVAL;
 #endif
 }

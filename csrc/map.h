@@ -18,10 +18,18 @@ int map_open(const char *path, bool use_mmap, file_map *out);
 void map_drop(const file_map *map, size_t offset, size_t size);
 void map_close(file_map *map); /* idempotent */
 
+enum { HUGE_PAGE = 2 * 1024 * 1024 };
+
+/* Memory [size] to be free()d: it begins on a huge page if it is as large as one, else at 64 bytes. NULL: there is none. */
+void *memory_new(size_t size);
+
 /* Advice on memory of the caller's own, which changes no byte of it: */
 /* [at, at + size) will be written now: make its pages in one go instead of one fault for each. */
 void memory_populate(void *at, size_t size);
-/* It will be read again and again: join its pages to huge ones when there is time. */
+/* It will be read again and again: make its pages huge, those that are there already when the system has time. */
 void memory_join_pages(void *at, size_t size);
+/* Join those that are there now, before returning; other threads may read and write them meanwhile. 0, or an errno:
+ * EINVAL if the system cannot (Linux before 6.1, any other), else it may work for other pages or later. */
+int memory_join_pages_now(void *at, size_t size);
 
 #endif

@@ -199,7 +199,7 @@ static int load_weights(loader *l) {
     for (uint32_t i = 0; i < model->hp.n_layer; i++) PN_TRY(load_layer(l, i));
     PN_TRY(load_vector(l, 0, SLOT_OUTPUT_NORM, &model->output_norm));
     PN_TRY(load_matrix(l, 0, SLOT_OUTPUT, &model->output));
-    return weight_list_pack(&l->matrices, l->pool, tell_progress, l, &model->weights);
+    return weight_list_pack(&l->matrices, l->pool, tell_progress, l, &model->weights, &model->weights_size);
 }
 
 /* ---- the whole way ----------------------------------------------------------------------------------------- */
@@ -283,6 +283,7 @@ pn_model *pn_load_with(const char *path, const pn_load_params *params) {
         model_release(model);
         return NULL;
     }
+    model->settling = settle_start(model->weights, model->weights_size);
     return model;
 }
 
@@ -296,6 +297,7 @@ static void layer_free(layer_weights *w) {
 }
 
 static void model_destroy(pn_model *model) {
+    settle_stop(model->settling);
     for (uint32_t i = 0; model->layers && i < model->hp.n_layer; i++) layer_free(&model->layers[i]);
     free(model->layers);
     free(model->output_norm);

@@ -7,6 +7,7 @@
 #include "arch.h"
 #include "matmul.h"
 #include "scratch.h"
+#include "settle.h"
 #include "threads.h"
 
 #include <stdatomic.h>
@@ -34,7 +35,9 @@ struct pn_model {
     float *output_norm;    /* [D] */
     double *rope_freqs;    /* [R/2] radians per position */
     layer_weights *layers; /* [L] */
-    uint8_t *weights;      /* the block in which the data of all matrices lies */
+    uint8_t *weights;      /* [weights_size] the block in which the data of all matrices lies */
+    size_t weights_size;
+    settle *settling; /* of that block, or NULL */
 
     scratch_list scratch; /* memory of evaluations, kept between them */
 };

@@ -15,7 +15,6 @@ enum {
     SPAN = 256 * 1024,
     SPANS_MAX = 1 << 19, /* the pool counts no further than 2^20 */
     ALIGNMENT = 64,
-    HUGE_PAGE = 2 * 1024 * 1024,
     PROGRESS_BYTES = 4 * 1024 * 1024, /* of the file, between two reports: a callback may have to wait for Python */
 };
 
@@ -68,19 +67,6 @@ static int lay_out(weight_list *list, size_t *bytes) {
     }
     *bytes = end;
     return PN_OK;
-}
-
-/* A large block begins on a huge page, for block_settle. */
-static uint8_t *block_alloc(size_t bytes) {
-    void *memory;
-    return posix_memalign(&memory, bytes >= HUGE_PAGE ? HUGE_PAGE : ALIGNMENT, bytes ? bytes : 1) ? NULL : memory;
-}
-
-/* Decoding streams through all weights, so huge pages help it a little. They are asked for only now that all is there,
- * and the kernel joins pages when it has time: a virtual machine may have lent its large free pieces back to its host, and
- * the 143 MB of SmolLM2 in new huge pages then took 0.43 s of system time instead of 0.06 s. */
-static void block_settle(uint8_t *block, size_t bytes) {
-    if (bytes >= HUGE_PAGE) memory_join_pages(block, bytes);
 }
 
 /* ---- packing ----------------------------------------------------------------------------------------------- */
@@ -152,11 +138,13 @@ static void pack_span(void *context, size_t span) {
     if (pthread_equal(pthread_self(), run->caller) && done - run->told >= PROGRESS_BYTES) tell(run, done);
 }
 
-int weight_list_pack(weight_list *list, threads *pool, weights_progress progress, void *context, uint8_t **block) {
+int weight_list_pack(weight_list *list, threads *pool, weights_progress progress, void *context, uint8_t **block,
+                     size_t *bytes) {
     pack_run run = { .list = list, .span = SPAN, .progress = progress, .context = context, .caller = pthread_self() };
     *block = NULL;
+    *bytes = 0;
     PN_TRY(lay_out(list, &run.bytes));
-    run.block = block_alloc(run.bytes);
+    run.block = memory_new(run.bytes);
     if (!run.block) return pn_fail(PN_ERR_MEMORY, "load: no memory for %zu bytes of weights", run.bytes);
     for (size_t i = 0; i < list->n; i++) list->items[i].m->data = run.block + list->items[i].at;
     while (run.bytes / run.span >= SPANS_MAX) run.span *= 2;
@@ -164,8 +152,10 @@ int weight_list_pack(weight_list *list, threads *pool, weights_progress progress
     const uint64_t done = atomic_load(&run.done);
     if (run.status == PN_OK && run.told != done) tell(&run, done); /* the end, if nothing else */
     if (run.status == PN_OK) {
-        block_settle(run.block, run.bytes);
+        /* Not before all is there: see settle.c. */
+        if (run.bytes >= HUGE_PAGE) memory_join_pages(run.block, run.bytes);
         *block = run.block;
+        *bytes = run.bytes;
         return PN_OK;
     }
     for (size_t i = 0; i < list->n; i++) list->items[i].m->data = NULL;

@@ -24,9 +24,11 @@ typedef int (*weights_progress)(void *context, uint64_t bytes);
 int weight_list_init(weight_list *list, const pn_gguf *gguf, size_t cap);
 /* Plan *m for the matrix `tensor` of the file, whose type matrix_supports. *m must stay where it is. */
 int weight_list_add(weight_list *list, uint64_t tensor, matrix *m);
-/* Pack all of them, on all threads if `pool` (entered) is not NULL, letting the file's pages go on the way. *block holds
- * the data of every matrix and is the caller's to free() after them. On failure *block is NULL and no matrix has data. */
-int weight_list_pack(weight_list *list, threads *pool, weights_progress progress, void *context, uint8_t **block);
+/* Pack all of them, on all threads if `pool` (entered) is not NULL, letting the file's pages go on the way. *block, of
+ * *bytes, holds the data of every matrix and is the caller's to free() after them. On failure it is NULL, of 0 bytes, and
+ * no matrix has data. */
+int weight_list_pack(weight_list *list, threads *pool, weights_progress progress, void *context, uint8_t **block,
+                     size_t *bytes);
 void weight_list_free(weight_list *list);
 
 #endif

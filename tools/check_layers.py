@@ -30,6 +30,7 @@ C_RANKS: list[tuple[int, str, str]] = [
     (1, "map unicode unicode_tables", "a path to bytes; bytes to characters"),
     (1, "lookup pace", "the last ids' earlier places, a guess; whether it is worth a try"),
     (2, "dtype pretokenize sniff", "element types; text to pieces; what a file is that is not GGUF"),
+    (2, "settle", "a block of memory moves into huge pages"),
     (3, "gguf gguf_get cpu threads mathf", "a validated file; the machine; exp, sin and cos of our own"),
     (4, "kernels/kernels kernels/dispatch", "the contract of the inner loops; which file of them runs"),
     (
