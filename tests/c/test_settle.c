@@ -165,6 +165,8 @@ static void test_forked_child_stops_without_the_thread(void) {
 /* No address space for the stack of a thread. */
 static bool settle_without_a_thread(void *block) {
     const struct rlimit none = { 1, 1 };
+    void *volatile piece = malloc(4096); /* small ones there shall be */
+    free(piece);
     if (setrlimit(RLIMIT_AS, &none) != 0) return false;
     settle *s = settle_start(block, BYTES);
     settle_stop(s);
