@@ -51,12 +51,14 @@ static long huge_kilobytes(void) {
     return found;
 }
 
-/* Does this system join pages when asked? Looked up on a block of the test's own. */
+/* Does this system join pages when asked? Looked up on a block of the test's own: emulators say yes to any advice. */
 static bool can_join(void) {
     uint32_t *block = block_new(BYTES);
-    const bool can = block && memory_join_pages_now(block, BYTES) == 0 && is_filled(block, BYTES);
+    const long before = huge_kilobytes();
+    bool can = before >= 0 && block && memory_join_pages_now(block, BYTES) == 0;
+    can = can && huge_kilobytes() - before >= BYTES / 1024 && is_filled(block, BYTES);
     free(block);
-    return can && huge_kilobytes() >= 0;
+    return can;
 }
 
 /* ---- what it does --------------------------------------------------------------------------------------------- */
