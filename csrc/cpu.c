@@ -119,7 +119,8 @@ static bool is_listed(const char *words, const char *word) {
 
 /* The quota of one line of /proc/self/cgroup, "number:controllers:/group"; no controllers means v2. Inside a container
  * the group may not be visible under the mount; the mount's own root is then the container's group and is looked at
- * anyway. A v1 hierarchy is mounted under the names of its controllers, or under cpu alone. */
+ * anyway. A v1 hierarchy is mounted under the names of its controllers, or under cpu alone; v2 beside v1 under
+ * unified. */
 static double quota_of_line(const char *root, char *line) {
     char mount[4096];
     char *controllers = strchr(line, ':');
@@ -132,8 +133,8 @@ static double quota_of_line(const char *root, char *line) {
     if (*controllers && !is_listed(controllers, "cpu")) return 0;
     snprintf(mount, sizeof mount, "%s/sys/fs/cgroup%s%s", root, *controllers ? "/" : "", controllers);
     const double quota = quota_up_from(mount, group);
-    if (quota > 0 || !*controllers) return quota;
-    snprintf(mount, sizeof mount, "%s/sys/fs/cgroup/cpu", root);
+    if (quota > 0) return quota;
+    snprintf(mount, sizeof mount, "%s/sys/fs/cgroup/%s", root, *controllers ? "cpu" : "unified");
     return quota_up_from(mount, group);
 }
 
@@ -151,22 +152,45 @@ double cpu_quota(const char *root) {
     return tightest;
 }
 
+/* The next range of a list such as "0-3,8\n"; false at its end or where it is none. */
+static bool next_range(const char **at, unsigned long *first, unsigned long *last) {
+    char *end;
+    if (**at == ',') ++*at;
+    *first = *last = strtoul(*at, &end, 10);
+    if (end == *at) return false;
+    if (*end == '-') {
+        const char *second = end + 1;
+        *last = strtoul(second, &end, 10);
+        if (end == second) return false;
+    }
+    *at = end;
+    return true;
+}
+
 /* Is `cpu` the first thread of its physical core that may be used? */
 static bool is_first_of_core(const char *root, const bool *usable, size_t cpu) {
     char path[4200], line[512];
+    unsigned long first, last;
     snprintf(path, sizeof path, "%s/sys/devices/system/cpu/cpu%zu/topology/thread_siblings_list", root, cpu);
     if (!read_line(path, line, sizeof line)) return true;
-    for (char *at = line; *at && *at != '\n';) { /* "0,64" or "0-1" */
-        char *end;
-        const unsigned long first = strtoul(at, &end, 10);
-        if (end == at) return true;
-        const unsigned long last = *end == '-' ? strtoul(end + 1, &end, 10) : first;
+    for (const char *at = line; next_range(&at, &first, &last);) /* "0,64" or "0-1" */
         for (unsigned long other = first; other <= last && other < cpu; other++)
             if (usable[other]) return false;
-        if (*end != ',') break;
-        at = end + 1;
-    }
     return true;
+}
+
+/* How fast the kernel says that a core is, in comparison with others of this machine: the capacity on ARM; on hybrid x86
+ * the list of the efficient cores. The same for all cores where it says nothing. */
+static long core_speed(const char *root, size_t cpu) {
+    char path[4200], line[512];
+    unsigned long first, last;
+    snprintf(path, sizeof path, "%s/sys/devices/system/cpu/cpu%zu/cpu_capacity", root, cpu);
+    if (read_line(path, line, sizeof line)) return strtol(line, NULL, 10);
+    snprintf(path, sizeof path, "%s/sys/devices/cpu_atom/cpus", root);
+    if (!read_line(path, line, sizeof line)) return 1024;
+    for (const char *at = line; next_range(&at, &first, &last);)
+        if (cpu >= first && cpu <= last) return 1024 / 2 - 1;
+    return 1024;
 }
 
 /* The affinity mask of this thread as one bool per CPU, owned; NULL without memory or an answer. */
@@ -196,6 +220,11 @@ static bool is_first_of_core(const char *root, const bool *usable, size_t cpu) {
     return usable[cpu];
 }
 
+static long core_speed(const char *root, size_t cpu) {
+    (void)root, (void)cpu;
+    return 1024;
+}
+
 static bool *affinity_mask(size_t *n_cpus) {
     const long n = sysconf(_SC_NPROCESSORS_ONLN);
     *n_cpus = n > 0 && n < 4096 ? (size_t)n : 1;
@@ -207,23 +236,31 @@ static bool *affinity_mask(size_t *n_cpus) {
 #endif
 
 int cpu_threads(const char *root, const bool *usable, size_t n_cpus, char *why, size_t cap) {
-    int logical = 0, physical = 0;
+    int logical = 0, physical = 0, fast = 0;
+    long best = 0;
+    for (size_t cpu = 0; cpu < n_cpus; cpu++) {
+        const long speed = usable[cpu] ? core_speed(root, cpu) : 0;
+        if (speed > best) best = speed;
+    }
     for (size_t cpu = 0; cpu < n_cpus; cpu++) {
         if (!usable[cpu]) continue;
         logical++;
-        physical += is_first_of_core(root, usable, cpu);
+        if (!is_first_of_core(root, usable, cpu)) continue;
+        physical++;
+        fast += core_speed(root, cpu) >= best / 2; /* less than half as fast: an efficient core */
     }
-    if (physical < 1) logical = physical = 1; /* nothing is known */
+    if (physical < 1) logical = physical = fast = 1; /* nothing is known */
     const double quota = cpu_quota(root);
-    int n = physical;
+    int n = fast;
     if (quota > 0 && quota < n) n = quota < 1 ? 1 : (int)quota;
     if (n > 256) n = 256;
-    if (cap) {
-        if (quota > 0 && quota < physical)
-            snprintf(why, cap, "cgroup quota of %.2f cores, rounded down (%d usable CPUs)", quota, logical);
-        else
-            snprintf(why, cap, "%d physical cores behind %d usable CPUs", physical, logical);
-    }
+    if (!cap) return n;
+    if (quota > 0 && quota < fast)
+        snprintf(why, cap, "cgroup quota of %.2f cores, rounded down (%d usable CPUs)", quota, logical);
+    else if (fast < physical)
+        snprintf(why, cap, "%d fast ones of %d physical cores behind %d usable CPUs", fast, physical, logical);
+    else
+        snprintf(why, cap, "%d physical cores behind %d usable CPUs", physical, logical);
     return n;
 }
 

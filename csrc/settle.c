@@ -13,7 +13,9 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -83,8 +85,18 @@ static void settle_free(settle *s) {
     free(s);
 }
 
+/* Whoever runs this machine wants no huge pages: the kernel would make them here all the same. */
+static bool are_forbidden(void) {
+    char line[64] = "";
+    FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "re");
+    if (!file) return false;
+    const bool found = fgets(line, sizeof line, file) && strstr(line, "[never]");
+    fclose(file);
+    return found;
+}
+
 settle *settle_start(void *block, size_t bytes) {
-    if (!block || bytes < BYTES_MIN) return NULL;
+    if (!block || bytes < BYTES_MIN || are_forbidden()) return NULL;
     settle *s = malloc(sizeof *s);
     if (!s) return NULL;
     const size_t skip = (HUGE_PAGE - (uintptr_t)block % HUGE_PAGE) % HUGE_PAGE;

@@ -47,6 +47,7 @@ LEFT_OUT = [
     # The emulator ends with an assertion of its own when a process with several threads forks.
     "test_forked_child_without_the_workers_computes_alone_and_frees",
     "test_forked_child_stops_without_the_thread",
+    "test_pool_whose_worker_is_on_leave_can_be_freed_and_forked",
     # It does not pass the limit on address space on.
     "test_settle_without_memory_for_a_thread_does_nothing",
     # These assert a duration, of which emulation makes a multiple.

@@ -184,6 +184,36 @@ static void test_threads_count_one_for_each_core_in_the_mask(void) {
     machine_end();
 }
 
+static void test_threads_count_the_fast_cores_of_a_hybrid_cpu(void) {
+    const bool all[6] = { true, true, true, true, true, true }, slow[6] = { [4] = true, [5] = true };
+    char why[128];
+    machine_begin();
+    put("sys/devices/cpu_atom/cpus", "4-5\n");
+    put_siblings(1, "0-1\n");
+    CHECK(cpu_threads(root, all, 6, why, sizeof why) == 3);
+    CHECK(strcmp(why, "3 fast ones of 5 physical cores behind 6 usable CPUs") == 0);
+    CHECK(cpu_threads(root, slow, 6, NULL, 0) == 2); /* nothing faster may be used */
+    machine_end();
+    machine_begin();
+    static const char *const CAPACITIES[] = { "260\n", "260\n", "870\n", "870\n", "870\n", "1024\n" };
+    for (int cpu = 0; cpu < 6; cpu++) {
+        char path[96];
+        snprintf(path, sizeof path, "sys/devices/system/cpu/cpu%d/cpu_capacity", cpu);
+        put(path, CAPACITIES[cpu]);
+    }
+    CHECK(cpu_threads(root, all, 6, NULL, 0) == 4);
+    CHECK(cpu_threads(root, (bool[6]){ true, true }, 6, NULL, 0) == 2);
+    machine_end();
+}
+
+static void test_quota_v2_beside_v1_is_found_under_unified(void) {
+    machine_begin();
+    put("proc/self/cgroup", "3:memory:/a\n0::/app/inner\n");
+    put("sys/fs/cgroup/unified/app/cpu.max", "250000 100000\n");
+    CHECK(is_close(cpu_quota(root), 2.5));
+    machine_end();
+}
+
 static void test_threads_are_between_1_and_256(void) {
     machine_begin();
     bool many[1000];
@@ -228,6 +258,8 @@ int main(void) {
     RUN(test_quota_of_other_v1_controllers_does_not_count);
     RUN(test_quota_from_nonsense_is_none);
     RUN(test_threads_count_one_for_each_core_in_the_mask);
+    RUN(test_threads_count_the_fast_cores_of_a_hybrid_cpu);
+    RUN(test_quota_v2_beside_v1_is_found_under_unified);
     RUN(test_threads_are_between_1_and_256);
     RUN(test_threads_say_why);
     RUN(test_threads_of_this_machine_are_possible);

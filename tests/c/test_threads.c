@@ -228,6 +228,167 @@ static void test_forked_child_without_the_workers_computes_alone_and_frees(void)
     threads_free(pool);
 }
 
+/* ---- leave ---------------------------------------------------------------------------------------------------- */
+
+/* A thread without its core is played by a chunk that sleeps: STALL_MS, which costs a leave of half a second. Checks
+ * of what happens during the leave are made only if it cannot be over: a slow machine proves nothing. */
+enum { STALL_MS = 40, LEAVE_SURE_MS = 400 };
+
+static double now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+static void sleep_ms(long ms) {
+    const struct timespec pause = { 0, ms * 1000000 };
+    nanosleep(&pause, NULL);
+}
+
+/* The number of this thread in the process, from 1 in the order of asking. */
+static int thread_number(void) {
+    static atomic_int n_known;
+    static _Thread_local int mine;
+    if (!mine) mine = atomic_fetch_add(&n_known, 1) + 1;
+    return mine;
+}
+
+typedef struct stage {
+    int caller; /* thread_number */
+    bool caller_stalls, worker_stalls;
+    atomic_int bad;               /* the worker that stalled; 0: none yet */
+    atomic_int here;              /* threads in a chunk of this job */
+    atomic_int by_bad, by_others; /* chunks of workers */
+} stage;
+
+static stage stage_make(void) {
+    return (stage){ .caller = thread_number() };
+}
+
+/* Two chunks, one for the caller and one for a worker (or both for the caller, which waits for company in vain): the
+ * first worker that comes by stalls if worker_stalls. */
+static void staged_chunk(void *context, size_t chunk) {
+    (void)chunk;
+    stage *s = context;
+    const int me = thread_number();
+    atomic_fetch_add(&s->here, 1);
+    for (int i = 0; i < 20 && atomic_load(&s->here) < 2; i++) sleep_ms(1);
+    if (me == s->caller) {
+        if (s->caller_stalls && atomic_load(&s->here) > 1) sleep_ms(STALL_MS);
+        return;
+    }
+    int none = 0;
+    if (s->worker_stalls && atomic_compare_exchange_strong(&s->bad, &none, me)) sleep_ms(STALL_MS);
+    atomic_fetch_add(me == atomic_load(&s->bad) ? &s->by_bad : &s->by_others, 1);
+}
+
+static void stage_run(threads *pool, stage *s) {
+    atomic_store(&s->here, 0);
+    threads_run(pool, staged_chunk, s, 2);
+}
+
+/* Jobs until one stalled; the time after it. */
+static double stage_stall(threads *pool, stage *s) {
+    for (int i = 0; i < 1000 && !atomic_load(&s->by_bad) && !(s->caller_stalls && atomic_load(&s->by_others)); i++)
+        stage_run(pool, s);
+    return now_ms();
+}
+
+/* Jobs until a worker other than the bad one, or the bad one, helps; false if none does for a long time. */
+static bool helps_again(threads *pool, stage *s, atomic_int *count) {
+    const int before = atomic_load(count);
+    for (int i = 0; i < 1000 && atomic_load(count) == before; i++) {
+        stage_run(pool, s);
+        sleep_ms(5);
+    }
+    return atomic_load(count) != before;
+}
+
+static void test_worker_that_stalled_is_left_out_and_comes_back(void) {
+    threads *pool = NULL;
+    CHECK(threads_new(2, &pool) == 0);
+    CHECK(threads_enter(pool));
+    stage s = stage_make();
+    s.worker_stalls = true;
+    const double stalled = stage_stall(pool, &s);
+    CHECK(atomic_load(&s.by_bad) == 1);
+    const bool right = run_counts(pool, 100, 20); /* nothing is lost while it is away */
+    for (int i = 0; i < 3; i++) stage_run(pool, &s);
+    if (now_ms() - stalled < LEAVE_SURE_MS) CHECK(atomic_load(&s.by_bad) == 1);
+    CHECK(right);
+    CHECK(helps_again(pool, &s, &s.by_bad));
+    CHECK(run_counts(pool, 100, 20));
+    threads_leave(pool);
+    threads_free(pool);
+}
+
+/* Did the other worker help while the bad one was surely on leave, and the bad one later? */
+static bool others_help_meanwhile(void) {
+    threads *pool = NULL;
+    if (threads_new(3, &pool) || !threads_enter(pool)) return false;
+    stage s = stage_make();
+    s.worker_stalls = true;
+    const double stalled = stage_stall(pool, &s);
+    const int before = atomic_load(&s.by_others);
+    bool meanwhile = helps_again(pool, &s, &s.by_others);
+    meanwhile &= atomic_load(&s.by_others) > before && now_ms() - stalled < LEAVE_SURE_MS;
+    if (meanwhile) CHECK(atomic_load(&s.by_bad) == 1);
+    CHECK(helps_again(pool, &s, &s.by_bad));
+    threads_leave(pool);
+    threads_free(pool);
+    return meanwhile;
+}
+
+/* A busy machine may keep the other worker waiting too: not each time. */
+static void test_one_worker_that_stalled_does_not_stop_the_others(void) {
+    bool seen = false;
+    for (int i = 0; i < 10 && !seen; i++) seen = others_help_meanwhile();
+    CHECK(seen);
+}
+
+/* In one sequence of runs the caller looks at its own time at a later job, between two of them when it leaves. */
+static void test_caller_that_lost_its_core_does_without_a_worker_for_a_while(void) {
+    for (int leaves = 0; leaves < 2; leaves++) {
+        threads *pool = NULL;
+        CHECK(threads_new(2, &pool) == 0);
+        CHECK(threads_enter(pool));
+        stage s = stage_make();
+        s.caller_stalls = true;
+        const double stalled = stage_stall(pool, &s);
+        s.caller_stalls = false;
+        if (leaves) threads_leave(pool);
+        if (leaves) CHECK(threads_enter(pool));
+        const int before = atomic_load(&s.by_others);
+        for (int i = 0; i < 3; i++) stage_run(pool, &s);
+        if (now_ms() - stalled < LEAVE_SURE_MS) CHECK(atomic_load(&s.by_others) == before);
+        CHECK(helps_again(pool, &s, &s.by_others));
+        threads_leave(pool);
+        threads_free(pool);
+    }
+}
+
+static void test_pool_whose_worker_is_on_leave_can_be_freed_and_forked(void) {
+    threads *pool = NULL;
+    CHECK(threads_new(2, &pool) == 0);
+    CHECK(threads_enter(pool));
+    stage s = stage_make();
+    s.worker_stalls = true;
+    stage_stall(pool, &s);
+    const pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        alarm(20);
+        const bool right = !threads_enter(pool) && run_counts(NULL, 100, 2);
+        threads_free(pool);
+        _exit(right ? 0 : 1);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    threads_leave(pool);
+    threads_free(pool);
+}
+
 /* ---- floating-point environment ------------------------------------------------------------------------------- */
 
 #if defined(__x86_64__)
@@ -317,6 +478,10 @@ int main(void) {
     RUN(test_callers_from_several_threads_each_get_all_of_their_chunks);
     RUN(test_free_without_a_run_and_of_nothing_is_fine);
     RUN(test_forked_child_without_the_workers_computes_alone_and_frees);
+    RUN(test_worker_that_stalled_is_left_out_and_comes_back);
+    RUN(test_one_worker_that_stalled_does_not_stop_the_others);
+    RUN(test_caller_that_lost_its_core_does_without_a_worker_for_a_while);
+    RUN(test_pool_whose_worker_is_on_leave_can_be_freed_and_forked);
 #ifdef HAS_FP_CONTROL
     RUN(test_fp_enter_in_a_changed_environment_gives_the_defined_one_until_fp_leave);
     RUN(test_workers_of_a_pool_made_in_a_changed_environment_compute_in_the_defined_one);
