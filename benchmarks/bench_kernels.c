@@ -75,7 +75,7 @@ static void free_activations(const activations *a) {
 /* In chunks as matmul.c hands them out. */
 static void product(const kernel_set *set, pack_kind kind, const uint8_t *w, size_t n_groups, size_t group_bytes,
                     const activations *a, size_t n_t, float *out) {
-    const size_t chunk = size_max(2, 48 * 1024 / group_bytes / 2 * 2), ld = n_groups * GROUP_ROWS;
+    const size_t chunk = size_max(1, 48 * 1024 / group_bytes), ld = n_groups * GROUP_ROWS;
     for (size_t g = 0; g < n_groups; g += chunk)
         set->matmul[kind](w + g * group_bytes, size_min(chunk, n_groups - g), a, 0, n_t,
                           n_t == 1 ? out : out + g * GROUP_ROWS, n_t == 1 ? 0 : ld);

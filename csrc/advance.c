@@ -6,7 +6,8 @@
  * The one thing to know first: after each call the state is what it would be without guessing. Keys and values of
  * guesses lie behind its last token, where nobody looks, and their logits in rows of their own. If the next token is
  * the one that was guessed, the state takes both over; if anything else happens, they are void and get overwritten. So
- * stop tokens, limits, cancels and penalties need no care here. Logits are the same to the bit in one pass or in many. */
+ * stop tokens, limits, cancels and penalties need no care here. Logits are the same to the bit in one pass or in
+ * many. */
 #include "advance.h"
 
 #include "forward.h"
@@ -15,6 +16,9 @@
 
 #include <string.h>
 #include <time.h>
+
+/* A pass with guesses must compute what plain passes do: never through BLAS, all rows of logits alike. */
+_Static_assert(1 + PN_GUESSES_MAX < BLAS_MIN_TOKENS && 1 + PN_GUESSES_MAX <= LOGIT_ROWS, "a pass is small");
 
 /* Nothing but pn_advance has touched the state since the last one. */
 static bool is_current(const pn_state *state) {

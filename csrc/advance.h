@@ -1,4 +1,4 @@
-/* advance.h - one token appended, for callers that hold the state already.                                  (rank 11) */
+/* advance.h - one token appended, for callers that hold the state already.                               (rank 11) */
 #ifndef PN_ADVANCE_H
 #define PN_ADVANCE_H
 

@@ -17,8 +17,9 @@
 enum {
     PROGRESS_NS = 50000000,
     BATCH_MIN = 16, /* below it a prompt reads the weights too often */
-    /* Half of all that rounding activations to 8 bits costs (Kullback-Leibler divergence from a float64 evaluation) comes
-     * from the inputs of queries, keys and values, a sixth of the products: those get 16 bits, as two planes of 8. */
+    /* Half of all that rounding activations to 8 bits costs (Kullback-Leibler divergence from a float64 evaluation)
+     * comes from the inputs of queries, keys and values, a sixth of the products: those get 16 bits, as two planes of
+     * 8. */
     QKV_PLANES = 2,
     ROW_CHUNKS = 64, /* steps that go token by token are shared out in so many parts at most */
     SPLIT_JOBS = 32, /* with so few attention jobs, threads share the spans of each */
@@ -49,6 +50,7 @@ typedef struct batch {
     size_t n_tiles;
     size_t n_parts, part_heads; /* the query heads of a key head are handled in parts of so many */
     size_t n_spans;             /* of the longest cache */
+    size_t partial_floats;      /* of one job's results over all spans, at most */
     size_t layer;
     bool wants_logits;
     bool quantize; /* the next product wants its activations in 8 bits */
@@ -163,8 +165,7 @@ static void rotate(float *x, size_t n_heads, const hparams *hp, const float *cos
 
 /* Of the two planes of a product [2, n, ld] the first becomes the sum, row by row. */
 static void add_planes(const batch *b, const matrix *w, float *out, size_t ld, size_t t) {
-    const pn_model *m = b->model;
-    if (matmul_planes(w, &b->s->activations, b->n, m->use_blas) == 1) return;
+    if (matmul_planes(w, &b->s->activations) == 1) return;
     float *first = out + t * ld;
     const float *second = out + (b->n + t) * ld;
     for (size_t i = 0; i < w->rows; i++) first[i] = first[i] + second[i];
@@ -186,8 +187,8 @@ static void rotate_and_store_row(const batch *b, size_t t) {
 
 /* ---- attention ----------------------------------------------------------------------------------------------- */
 
-/* Job `index` of n_head_kv * n_parts * n_tiles. All tiles of a head come in a row, for they read the same keys and values.
- * Late tokens have the most keys: they come first, so that the last jobs are short ones. */
+/* Job `index` of n_head_kv * n_parts * n_tiles. All tiles of a head come in a row, for they read the same keys and
+ * values. Late tokens have the most keys: they come first, so that the last jobs are short ones. */
 static attend_job attention_job(const batch *b, size_t index) {
     const scratch *s = b->s;
     const hparams *hp = &b->model->hp;
@@ -217,7 +218,7 @@ static void attend_job_chunk(void *context, size_t chunk) {
 
 /* The results of a job's spans, in memory for the largest job with the most spans. */
 static float *partials_of(const batch *b, size_t index) {
-    return b->s->partials + index * b->n_spans * ATTEND_ROWS * (b->rows[0].state->kv.e8 + 2);
+    return b->s->partials + index * b->partial_floats;
 }
 
 static void attend_span_chunk(void *context, size_t chunk) {
@@ -235,9 +236,8 @@ static void attend_finish_chunk(void *context, size_t chunk) {
 
 static void attend(batch *b) {
     const size_t n_jobs = b->n_tiles * b->model->hp.n_head_kv * b->n_parts;
-    const size_t floats = n_jobs * b->n_spans * ATTEND_ROWS * (b->rows[0].state->kv.e8 + 2);
-    const bool split = b->pool && n_jobs <= SPLIT_JOBS && b->n_spans > 1;
-    if (split && scratch_reserve_partials(b->s, floats)) {
+    const bool split = b->pool && n_jobs <= SPLIT_JOBS && b->n_spans > 1 && n_jobs * b->n_spans < THREADS_CHUNKS_MAX;
+    if (split && scratch_reserve_partials(b->s, n_jobs * b->partial_floats)) {
         threads_run(b->pool, attend_span_chunk, b, n_jobs * b->n_spans);
         threads_run(b->pool, attend_finish_chunk, b, n_jobs);
     } else {
@@ -256,9 +256,10 @@ static size_t tokens_at_a_time(size_t macs_per_token, size_t most) {
 /* The next products read x[n_tokens, ld] with K = k values, and up to 4 matrices share them. */
 static void attach(batch *b, const float *x, size_t ld, size_t n_tokens, size_t k, size_t planes,
                    const matmul_job *jobs, size_t n_jobs) {
+    const bool blas = matmul_uses_blas(n_tokens, b->model->use_blas); /* which reads x itself */
     b->quantize = false;
     for (size_t j = 0; j < n_jobs; j++) b->quantize |= pack_is_quantized(jobs[j].w->kind);
-    act_attach(&b->s->activations, x, ld, n_tokens, k, planes);
+    act_attach(&b->s->activations, x, ld, n_tokens, k, blas ? 1 : planes);
 }
 
 /* Run them. Ends with PN_ERR_CANCELLED instead if that is wanted. */
@@ -281,7 +282,7 @@ static int block_attention(batch *b) {
     run_rows(b, rotate_and_store_row);
     attend(b);
     attach(b, s->o, s->ld_q, b->n, (size_t)m->hp.n_head * m->hp.head_size, 1, &out, 1);
-    run_rows(b, finish_row);
+    if (b->quantize) run_rows(b, finish_row);
     return multiply(b, b->n, &out, 1);
 }
 
@@ -350,15 +351,17 @@ static void batch_tile(batch *b) {
     const size_t most = attention_rows(&b->rows[0].state->kv), heads = hp->n_head / hp->n_head_kv;
     b->part_heads = size_min(heads, most);
     b->n_parts = (heads + b->part_heads - 1) / b->part_heads;
+    size_t longest = 1;
     b->n_tiles = b->n_spans = 0;
     for (size_t i = 0; i < b->n; i++) {
         tile *last = b->n_tiles ? &b->tiles[b->n_tiles - 1] : NULL;
         if (last && b->rows[last->row].state == b->rows[i].state && (last->n + 1) * b->part_heads <= most)
-            last->n++;
+            longest = size_max(longest, ++last->n);
         else
             b->tiles[b->n_tiles++] = (tile){ i, 1 };
         b->n_spans = size_max(b->n_spans, b->rows[i].position / SPAN_KEYS + 1);
     }
+    b->partial_floats = b->n_spans * longest * b->part_heads * (b->rows[0].state->kv.e8 + 2);
 }
 
 /* Take up to `most` tokens; each state's room is reserved. The caller's ids are read once and checked as read: another
@@ -423,7 +426,7 @@ static int eval_all(pn_model *model, watch *w) {
     size_t n_logits = w->n_slices;
     for (size_t i = 0; i < w->n_slices; i++) n_logits += w->slices[i].all_logits ? w->slices[i].n : 0;
     /* The widest product of a layer: queries, keys and values, or gate and up. */
-    const size_t widest = size_max(shape.q + 2 * shape.k, 2 * shape.f) * shape.d;
+    const size_t widest = size_max(QKV_PLANES * (shape.q + 2 * shape.k), 2 * shape.f) * shape.d;
     const size_t most = size_max(BATCH_MIN, tokens_at_a_time(widest, BATCH_MAX));
     batch b = { .model = model, .watch = w };
     PN_TRY(scratch_take(&model->scratch, &shape, size_min(w->total, most), size_min(n_logits, LOGIT_ROWS), &b.s));

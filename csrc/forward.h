@@ -1,4 +1,4 @@
-/* forward.h - evaluation for callers that hold the state already.                                            (rank 10) */
+/* forward.h - evaluation for callers that hold the state already.                                        (rank 10) */
 #ifndef PN_FORWARD_H
 #define PN_FORWARD_H
 

@@ -1,4 +1,4 @@
-/* matmul.c - weights from file order to groups of eight rows; products shared out over threads.           (rank 5)
+/* matmul.c - weights from file order to groups of sixteen rows; products shared out over threads.           (rank 5)
  *
  * Knows layouts and chunk sizes, not what a matrix means. The inner loops are the kernels'. */
 #include "matmul.h"
@@ -16,8 +16,8 @@
  * the tokens pass over it, large enough that handing it out costs nothing. */
 enum {
     CHUNK_BYTES = 48 * 1024,
-    REST_VALUES = 32 * BLOCK_K,
-    CHUNK_TOKENS = 192, /* sixteen tiles of twelve: their activations stay in L2, and many threads find work */
+    REST_VALUES = 32 * BLOCK_K, /* of a row at a time, on the stack */
+    CHUNK_TOKENS = 192, /* rows of activations, a multiple of all tiles: they stay in L2, and many threads find work */
 };
 
 typedef struct pack_format {
@@ -96,11 +96,11 @@ static inline void pack_halves(uint8_t *dst, const group_source *src, size_t at)
 
 /* 16 bytes of each row, `at` bytes into the row: dst [4 quads][16 rows][4]. */
 static inline void pack_quads(uint8_t *dst, const group_source *src, size_t at) {
-    for (size_t half = 0; half < GROUP_ROWS; half += 4) {
+    for (size_t first = 0; first < GROUP_ROWS; first += 4) {
         words4 rows[4] = { 0 };
-        for (size_t r = half; r < size_min(half + 4, src->n_rows); r++)
-            memcpy(&rows[r - half], src->at + r * src->row_bytes + at, sizeof *rows);
-        transpose_words(dst + 4 * half, 4 * GROUP_ROWS, rows);
+        for (size_t r = first; r < size_min(first + 4, src->n_rows); r++)
+            memcpy(&rows[r - first], src->at + r * src->row_bytes + at, sizeof *rows);
+        transpose_words(dst + 4 * first, 4 * GROUP_ROWS, rows);
     }
 }
 
@@ -343,8 +343,7 @@ static void product_chunk(void *context, size_t chunk) {
 
 #ifdef PN_USE_BLAS
 
-/* Below this many tokens the 8-bit kernels read less memory and win. */
-enum { BLAS_MIN_TOKENS = 32, BLAS_PANEL_GROUPS = 16 };
+enum { BLAS_PANEL_GROUPS = 16 };
 
 /* A panel of rows to floats, then one single-threaded sgemm: out[t][row] = x[t] . w[row]. */
 static void blas_chunk(void *context, size_t chunk) {
@@ -366,8 +365,7 @@ static void blas_chunk(void *context, size_t chunk) {
 
 #endif
 
-/* Does this product go through BLAS? */
-static bool goes_through_blas(size_t n_tokens, bool use_blas) {
+bool matmul_uses_blas(size_t n_tokens, bool use_blas) {
 #ifdef PN_USE_BLAS
     return use_blas && n_tokens >= BLAS_MIN_TOKENS;
 #else
@@ -376,8 +374,8 @@ static bool goes_through_blas(size_t n_tokens, bool use_blas) {
 #endif
 }
 
-size_t matmul_planes(const matrix *w, const act_buffer *buffer, size_t n_tokens, bool use_blas) {
-    return pack_is_quantized(w->kind) && !goes_through_blas(n_tokens, use_blas) ? buffer->planes : 1;
+size_t matmul_planes(const matrix *w, const act_buffer *buffer) {
+    return pack_is_quantized(w->kind) ? buffer->planes : 1;
 }
 
 static product_cut cut_product(const matrix *m, size_t rows, bool blas) {
@@ -395,14 +393,14 @@ static product_cut cut_product(const matrix *m, size_t rows, bool blas) {
 void matmul_run(const matmul_job *jobs, size_t n_jobs, const act_buffer *buffer, size_t n_tokens,
                 const kernel_set *kernels, threads *pool, bool use_blas) {
     product_work work = { .jobs = jobs, .n_jobs = n_jobs, .buffer = buffer, .kernels = kernels };
-    const bool blas = goes_through_blas(n_tokens, use_blas);
+    const bool blas = matmul_uses_blas(n_tokens, use_blas);
     threads_fn run = product_chunk;
 #ifdef PN_USE_BLAS
     if (blas) run = blas_chunk;
 #endif
     size_t n_chunks = 0;
     for (size_t j = 0; j < n_jobs; j++) {
-        const size_t planes = matmul_planes(jobs[j].w, buffer, n_tokens, use_blas);
+        const size_t planes = matmul_planes(jobs[j].w, buffer);
         work.cuts[j] = cut_product(jobs[j].w, n_tokens * planes, blas);
         n_chunks += work.cuts[j].n_chunks;
     }

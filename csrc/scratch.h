@@ -1,7 +1,8 @@
 /* scratch.h - the working memory of one evaluation, kept for the next one.                                (rank 6)
  *
  * T tokens of a batch, D model width, Q = heads * head size, K = key heads * head size, F feed-forward width,
- * R rotated width. Row strides (ld) are rounded up to GROUP_ROWS, because products write whole groups of rows. */
+ * R rotated width, V vocabulary. Row strides (ld) are rounded up to GROUP_ROWS, because products write whole groups of
+ * rows. */
 #ifndef PN_SCRATCH_H
 #define PN_SCRATCH_H
 
@@ -24,7 +25,7 @@ typedef struct scratch {
     size_t ld_d, ld_q, ld_k, ld_f, ld_v;
     float *x, *h;         /* [T, ld_d] residual stream; normed input, then a block's output */
     float *q, *k, *v;     /* [2, T, ld_q or ld_k] the products of two planes of activations */
-    float *o;             /* [T, Q] attention's result */
+    float *o;             /* [T, ld_q] attention's result */
     float *gate, *up;     /* [T, ld_f] */
     float *cosine, *sine; /* [T, R/2]  rotary angles of each token */
     float *logits;        /* [n_logits, ld_v] */

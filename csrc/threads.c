@@ -33,6 +33,7 @@
 #define cpu_relax() ((void)0)
 #endif
 
+_Static_assert(THREADS_CHUNKS_MAX == 1 << 20, "n and next have 20 bits each in the word");
 enum { CHUNK_BITS = 20, SPINS_PER_LOOK = 64, SPINS_OF_CALLER = 2000 };
 #define CHUNK_MASK ((1u << CHUNK_BITS) - 1)
 

@@ -9,6 +9,8 @@
 
 #include "common.h"
 
+enum { THREADS_CHUNKS_MAX = 1 << 20 };
+
 typedef struct threads threads;
 typedef void (*threads_fn)(void *context, size_t chunk);
 
@@ -22,7 +24,7 @@ bool threads_enter(threads *pool);
 void threads_leave(threads *pool);
 
 /* Call fn(context, chunk) for each chunk in [0, n), on all threads if `pool` (entered by this caller) is not NULL.
- * All effects of the chunks are visible to the caller afterwards. n < 2^20. */
+ * All effects of the chunks are visible to the caller afterwards. n < THREADS_CHUNKS_MAX. */
 void threads_run(threads *pool, threads_fn fn, void *context, size_t n);
 
 /* The floating-point environment in which every result is defined: round to nearest, no flushing of subnormals.

@@ -4,7 +4,8 @@
  * can use a wide instruction. The order of operations is that of kernels.h.
  *
  * Inner loops and what bounds them (Agner Fog's tables, Zen 3 and Golden Cove):
- *   8-bit tile: vpsignb + vpmaddubsw + vpmaddwd + vpaddd per 32 multiply-adds and token; the multiplies go to two ports.
+ *   8-bit tile: vpsignb + vpmaddubsw + vpmaddwd + vpaddd per 32 multiply-adds and token; the multiplies go to two
+ *   ports.
  *     |weight| is the unsigned side, its sign goes to the activation: so -128 is right too (|-128| is 128 there, and
  *     two products of at most 128 * 127 fit 16 bits), and the activation is read once.
  *   4-bit tile: vpmaddubsw + vpaddw, one vpmaddwd per 256 multiply-adds: weights are the unsigned side, and eight sums
@@ -41,7 +42,7 @@ INLINE_AVX2 __m256i quad_avx2(const void *p) {
 /* One token alone waits for memory: it fetches ahead. */
 INLINE_AVX2 void prefetch_avx2(const uint8_t *w, size_t block_bytes) {
     for (size_t line = 0; line < block_bytes; line += 64)
-        _mm_prefetch((const char *)w + PREFETCH_BYTES + line, _MM_HINT_T0);
+        _mm_prefetch((const char *)((uintptr_t)w + PREFETCH_BYTES + line), _MM_HINT_T0); /* any address will do */
 }
 
 /* 8 lanes in the order of kernels.h: ((0+4) + (2+6)) + ((1+5) + (3+7)). */
@@ -344,8 +345,8 @@ PN_AVX2 static void narrow_avx2(const float *x, uint16_t *out, size_t n) {
     for (; i < n; i++) out[i] = (uint16_t)_mm_extract_epi16(_mm_cvtps_ph(_mm_set_ss(x[i]), 0), 0);
 }
 
-/* `nv` vectors of 8 keys times `nq` queries. While it goes along the head it fetches `lines` cache lines per element from
- * `ahead` on. */
+/* `nv` vectors of 8 keys times `nq` queries. While it goes along the head it fetches `lines` cache lines per element
+ * from `ahead` on. */
 INLINE_AVX2 void scores_tile_avx2(const float *q, const int nq, const uint16_t *k, const int nv, size_t head_size,
                                   float scale, float *s, const uint16_t *ahead, const int lines) {
     __m256 acc[6][4];
@@ -392,8 +393,8 @@ INLINE_AVX2 __m256 first_lanes_avx2(size_t n) {
     return _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), index));
 }
 
-/* The maximum of a row, its exponentials, their sum: three passes over all rows, so that the chain of one row's maxima or
- * sums runs beside those of its neighbours. */
+/* The maximum of a row, its exponentials, their sum: three passes over all rows, so that the chain of one row's maxima
+ * or sums runs beside those of its neighbours. */
 INLINE_AVX2 float row_max_avx2(const float *s, size_t n) {
     __m256 lanes = _mm256_set1_ps(-INFINITY);
     size_t j = 0;
@@ -427,8 +428,8 @@ PN_AVX2 static void softmax_block_avx2(float *s, size_t n_q, const size_t *n_key
     }
 }
 
-/* `ne` vectors of the head times `nq` queries over keys [0, common), then over each query's own rest. While it goes along
- * the keys it fetches the same part of `ahead`. */
+/* `ne` vectors of the head times `nq` queries over keys [0, common), then over each query's own rest. While it goes
+ * along the keys it fetches the same part of `ahead`. */
 INLINE_AVX2 void values_tile_avx2(const float *p, const int nq, const uint16_t *v, size_t common, const size_t *n_keys,
                                   size_t e8, const int ne, float *out, const uint16_t *ahead) {
     __m256 acc[6][4];

@@ -3,8 +3,8 @@
  * Every function carries its target attribute; the build's flags allow the baseline alone, so nothing outside this file
  * can use a wide instruction. The order of operations is that of kernels.h. What is not here is avx2.c's.
  *
- * A group's sixteen rows are one vector. vpdpbusd wants an unsigned and a signed side: weights are taken as weight + 128
- * (one xor per vector, shared by all tokens of a tile), and the sums start from bias8.
+ * A group's sixteen rows are one vector. vpdpbusd wants an unsigned and a signed side: weights are taken as weight +
+ * 128 (one xor per vector, shared by all tokens of a tile), and the sums start from bias8.
  *
  * What bounds the 8-bit tile (Golden Cove: the 512-bit multiplies go to ports 0 and 5): per 512 multiply-adds and token
  * eight vpdpbusd and three instructions for the scales, and for all tokens of a tile one more per vector of weights. So
@@ -28,15 +28,12 @@ INLINE_AVX512 __m512i quad_avx512(const int8_t *p) {
     memcpy(&v, p, sizeof v);
     return _mm512_set1_epi32(v);
 }
-INLINE_AVX512 __m512 load16_f16_avx512(const uint16_t *p) {
-    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
-}
 
 INLINE_AVX512 __m512i load_avx512(const uint8_t *p) {
     return _mm512_loadu_si512((const void *)p);
 }
-INLINE_AVX512 __m512 scales_avx512(const uint8_t *p) {
-    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
+INLINE_AVX512 __m512 load16_f16_avx512(const void *p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
 
 /* ---- 8-bit weights ---------------------------------------------------------------------------------------- */
@@ -46,7 +43,7 @@ enum { PREFETCH_BYTES = 2048 };
 /* One or two tokens alone wait for memory: they fetch ahead. */
 INLINE_AVX512 void prefetch_avx512(const uint8_t *w, size_t block_bytes) {
     for (size_t line = 0; line < block_bytes; line += 64)
-        _mm_prefetch((const char *)w + PREFETCH_BYTES + line, _MM_HINT_T0);
+        _mm_prefetch((const char *)((uintptr_t)w + PREFETCH_BYTES + line), _MM_HINT_T0); /* any address will do */
 }
 
 /* A group times `nt` tokens from token t. */
@@ -70,7 +67,7 @@ INLINE_AVX512 void q8_tile_avx512(const uint8_t *w, const activations *a, size_t
             for (int i = 0; i < nt; i++)
                 sums[i] = _mm512_dpbusd_epi32(sums[i], weights, quad_avx512(q + (size_t)i * a->k + v * 4));
         }
-        const __m512 dw = scales_avx512(w);
+        const __m512 dw = load16_f16_avx512(w);
 #pragma GCC unroll 12
         for (int i = 0; i < nt; i++) {
             const __m512 scale = _mm512_mul_ps(dw, _mm512_set1_ps(d[(size_t)i * n_blocks + b]));
@@ -107,7 +104,7 @@ INLINE_AVX512 void q4_tile_avx512(const uint8_t *w, const activations *a, size_t
                 sums[i] = _mm512_dpbusd_epi32(sums[i], hi, quad_avx512(quads + 16));
             }
         }
-        const __m512 dw = scales_avx512(w), mw = offset ? scales_avx512(w + SCALES_BYTES) : dw;
+        const __m512 dw = load16_f16_avx512(w), mw = offset ? load16_f16_avx512(w + SCALES_BYTES) : dw;
 #pragma GCC unroll 12
         for (int i = 0; i < nt; i++) {
             const size_t at = (t + (size_t)i) * n_blocks + b;
@@ -124,7 +121,7 @@ INLINE_AVX512 void q4_tile_avx512(const uint8_t *w, const activations *a, size_t
 /* Element k of the rows of a group. */
 INLINE_AVX512 __m512 element_avx512(const uint8_t *w, size_t k, const pack_kind kind) {
     if (kind == PACK_F32) return _mm512_castsi512_ps(load_avx512(w + k * 4 * GROUP_ROWS));
-    if (kind == PACK_F16) return scales_avx512(w + k * 2 * GROUP_ROWS);
+    if (kind == PACK_F16) return load16_f16_avx512(w + k * 2 * GROUP_ROWS);
     const __m256i halves = _mm256_loadu_si256((const __m256i *)(const void *)(w + k * 2 * GROUP_ROWS));
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
 }
@@ -247,8 +244,8 @@ INLINE_AVX512 float sum8_avx512(__m256 v) {
     return _mm_cvtss_f32(_mm_add_ss(d, _mm_shuffle_ps(d, d, 1)));
 }
 
-/* The maximum of a row, its exponentials, their sum: three passes over all rows, so that the chain of one row's maxima or
- * sums runs beside those of its neighbours. */
+/* The maximum of a row, its exponentials, their sum: three passes over all rows, so that the chain of one row's maxima
+ * or sums runs beside those of its neighbours. */
 INLINE_AVX512 float row_max_avx512(const float *s, size_t n) {
     __m256 lanes = _mm256_set1_ps(-INFINITY);
     size_t j = 0;
@@ -287,8 +284,8 @@ INLINE_AVX512 void store_scores_avx512(const __m512 *acc, const int nv, float sc
     for (int v = 0; v < nv; v++) _mm512_storeu_ps(s + 16 * v, _mm512_mul_ps(acc[v], _mm512_set1_ps(scale)));
 }
 
-/* `nq` queries, a few, over all keys of a block at once. They wait for memory: while they go along the head they fetch the
- * same part of `ahead`. */
+/* `nq` queries, a few, over all keys of a block at once. They wait for memory: while they go along the head they fetch
+ * the same part of `ahead`. */
 INLINE_AVX512 void scores_block_avx512(const float *q, const int nq, const uint16_t *k, size_t head_size, float scale,
                                        float *s, const uint16_t *ahead) {
     __m512 acc[3][8];
@@ -351,8 +348,8 @@ PN_AVX512 static void attend_scores_avx512(const float *q, size_t n_q, const uin
     for (; i < n_q; i++) scores_rows_avx512(q + i * head_size, 1, k, n, 4, head_size, scale, s + i * KV_BLOCK, ahead);
 }
 
-/* `ne` vectors of the head times `nq` queries over keys [0, common), then over each query's own rest. While it goes along
- * the keys it fetches the same part of `ahead`. */
+/* `ne` vectors of the head times `nq` queries over keys [0, common), then over each query's own rest. While it goes
+ * along the keys it fetches the same part of `ahead`. */
 INLINE_AVX512 void values_tile_avx512(const float *p, const int nq, const uint16_t *v, size_t common,
                                       const size_t *n_keys, size_t e8, const int ne, float *out,
                                       const uint16_t *ahead) {

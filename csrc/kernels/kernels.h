@@ -17,9 +17,10 @@
  *   float kinds: element [K][16]        [k][row r]
  *   Rows beyond the matrix are zeros.
  *
- * ACTIVATIONS for quantized kinds: per token and block of 32, d = max|x| / 127, q = round_to_nearest_even(x / d) within
- * [-127, 127], ds = d * sum of q. K is a multiple of 32 there. bias8 = -128 * sum and bias4 = -8 * sum are what an
- * integer sum must start from when the weights are counted from -128 or -8.
+ * ACTIVATIONS for quantized kinds: per token and block of 32, d = max|x| / 127, inverse = 127 / max|x|, q = x * inverse
+ * (rounded) rounded to the nearest integer, ties to even, within [-127, 127]; ds = d * sum of q. K is a multiple of 32
+ * there. bias8 = -128 * sum and bias4 = -8 * sum are what an integer sum must start from when the weights are counted
+ * from -128 or -8.
  *
  * MATRIX PRODUCT, one accumulator per (token, row), from +0, in the order of K:
  *   quantized, per block: isum = the exact integer sum of weight * q (Q4's weight is nibble - 8, Q4M's the nibble);
@@ -64,8 +65,8 @@ typedef struct kernel_set {
     bool (*usable)(void);
     matmul_fn matmul[PACK_KINDS];
 
-    /* One row x[k] to q [k] and d, ds, bias8, bias4 [k/32]. max|x| is taken on the bit patterns, so NaN beats infinity beats
-     * numbers. A block with max below 2^-100 becomes zeros; one with a non-finite max gets d = NaN and q = 0. */
+    /* One row x[k] to q [k] and d, ds, bias8, bias4 [k/32]. max|x| is taken on the bit patterns, so NaN beats infinity
+     * beats numbers. A block with max below 2^-100 becomes zeros; one with a non-finite max gets d = NaN and q = 0. */
     void (*quantize)(const float *x, size_t k, int8_t *q, float *d, float *ds, int32_t *bias8, int32_t *bias4);
 
     /* What quantize lost of x: rest[i] = fma(-(float)q[i], d of its block, x[i]); k is a multiple of 32. */
@@ -85,7 +86,9 @@ typedef struct kernel_set {
      * to 8.
      * scores: s[i][j] = dot * scale for j < n_keys, dot = fma(q[i][e], k[e][j], dot) from +0 over e in order; s is
      *   [n_q, KV_BLOCK], the entries up to the next multiple of 16 are written too (meaningless). q is [n_q, E], k is
-     *   f16 [E, KV_BLOCK]. */
+     *   f16 [E, KV_BLOCK].
+     * ahead (here and below): KV_BLOCK * E8 halves that will be wanted next, which may be fetched meanwhile; any
+     *   address. */
     void (*attend_scores)(const float *q, size_t n_q, const uint16_t *k, size_t n_keys, size_t head_size, float scale,
                           float *s, const uint16_t *ahead);
     /* Each row i of s[n_q, KV_BLOCK] in place, with n = n_keys[i] >= 1: s[j] -> exp_f32(s[j] - max) for j < n, 0 for
@@ -93,8 +96,7 @@ typedef struct kernel_set {
      * lane = lane > s ? lane : s, from -INFINITY). */
     void (*softmax_block)(float *s, size_t n_q, const size_t *n_keys, float *max, float *sum);
     /* out[i][e] = fma(p[i][j], v[j][e], out[i][e]) from +0 over j < n_keys[i] in order (each row has keys of its own:
-     * later queries see more). p is [n_q, KV_BLOCK], v is f16 [KV_BLOCK, E8], out is [n_q, E8].
-     * ahead (both): KV_BLOCK * E8 halves that will be wanted next, which may be fetched meanwhile; any address. */
+     * later queries see more). p is [n_q, KV_BLOCK], v is f16 [KV_BLOCK, E8], out is [n_q, E8]. */
     void (*attend_values)(const float *p, size_t n_q, const uint16_t *v, const size_t *n_keys, size_t e8, float *out,
                           const uint16_t *ahead);
     /* Fold the result of a block into the running one: acc[e] = fma(values[e], block_weight, acc[e] * acc_weight) for

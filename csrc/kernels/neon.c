@@ -5,8 +5,8 @@
  * Inner loops, instructions as gcc 12 compiles them (for a block of 32 along K times 8 rows; nothing is spilled):
  *   8-bit tile: 182 for two tokens (64 smull and smlal, 32 sadalp, 16 dup), 97 for one (5 of them prefetches). The
  *     products are widened to 16 bits, where two of them fit, and added in pairs to 32.
- *   4-bit tile: 164 for two tokens (64 smlal, 16 dup), Q4M 170; 91 and 93 for one. All eight products of a sum fit 16 bits.
- *   float tile, per k: 36 for eight tokens (16 fmla), F16 and BF16 38; 22 for one token and four groups (8 fmla).
+ *   4-bit tile: 164 for two tokens (64 smlal, 16 dup), Q4M 170; 91 and 93 for one. All eight products of a sum fit 16
+ *   bits. float tile, per k: 36 for eight tokens (16 fmla), F16 and BF16 38; 22 for one token and four groups (8 fmla).
  *   attention, per element of the head or per key: 46 or 47 for six queries times 16 (24 fmla). */
 #include "kernels/kernels.h"
 
@@ -39,7 +39,8 @@ INLINE_NEON int8x16_t quad_neon(const int8_t *p) {
 }
 /* One token alone is bound by memory: it fetches ahead. */
 INLINE_NEON void prefetch_neon(const uint8_t *w, size_t block_bytes) {
-    for (size_t line = 0; line < block_bytes; line += 64) __builtin_prefetch(w + 1024 + line);
+    for (size_t line = 0; line < block_bytes; line += 64)
+        __builtin_prefetch((const void *)((uintptr_t)w + 1024 + line));
 }
 
 /* 8 lanes in the order of kernels.h: ((0+4) + (2+6)) + ((1+5) + (3+7)). */
@@ -161,8 +162,8 @@ INLINE_NEON float32x4x2_t load8_neon(const uint8_t *w, size_t i, const pack_kind
                               vreinterpretq_f32_u32(vshll_high_n_u16(halves, 16)) } };
 }
 
-/* `nh` halves of groups, from half `first` on (of all groups at w), times `nt` tokens: with one token several run side by
- * side, to hide the latency of the adds. */
+/* `nh` halves of groups, from half `first` on (of all groups at w), times `nt` tokens: with one token several run side
+ * by side, to hide the latency of the adds. */
 INLINE_NEON void float_tile_neon(const uint8_t *w, size_t group_bytes, size_t first, const int nh, const activations *a,
                                  size_t t, const int nt, const pack_kind kind, float *out, size_t ld_out) {
     const float *x = a->x + t * a->ld_x;
@@ -366,7 +367,8 @@ INLINE_NEON void scores_rows_neon(const float *q, const int nq, const uint16_t *
 
 /* A few queries wait for memory: fetch the block that comes next. */
 INLINE_NEON void prefetch_ahead_neon(const uint16_t *ahead, size_t n_q, size_t e8) {
-    for (size_t i = 0; n_q <= 4 && i < KV_BLOCK * e8; i += 32) __builtin_prefetch(ahead + i);
+    if (n_q > 4 || e8 > 128) return; /* what is in use must not be driven out */
+    for (size_t i = 0; i < KV_BLOCK * e8; i += 32) __builtin_prefetch(ahead + i);
 }
 
 static void attend_scores_neon(const float *q, size_t n_q, const uint16_t *k, size_t n_keys, size_t head_size,

@@ -30,7 +30,8 @@ INLINE_NEON_DOT float32x4x2_t load8_f16_neon_dot(const uint8_t *p) {
 }
 /* One token alone is bound by memory: it fetches ahead. */
 INLINE_NEON_DOT void prefetch_neon_dot(const uint8_t *w, size_t block_bytes) {
-    for (size_t line = 0; line < block_bytes; line += 64) __builtin_prefetch(w + 1024 + line);
+    for (size_t line = 0; line < block_bytes; line += 64)
+        __builtin_prefetch((const void *)((uintptr_t)w + 1024 + line));
 }
 
 /* Quad `quad` of a vector of four quads of activations times four rows. The intrinsic wants its lane as a literal. */
