@@ -26,7 +26,8 @@ WARNINGS   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wvla -Wconversion \
               -Werror=incompatible-pointer-types
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test build wheel lint asan conformance bench bench-kernels clean distclean without-blas c-tests asan-c asan-python FORCE
+.PHONY: help chat test build wheel lint asan conformance bench bench-kernels clean distclean without-blas c-tests
+.PHONY: asan-c asan-python FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | while IFS='	' read -r name text; do \
@@ -127,9 +128,9 @@ endif
 	@touch $@
 
 # ---- C tests -------------------------------------------------------------------------------------------------------
-# All of the core in one archive, one program per tests/c/test_*.c. OBJ is the folder of one build of them all, EXTRA are
-# its flags; COMPILER, AR and PLATFORM (as Python spells it, linux-aarch64) make it one for another machine. Loops of the
-# programs themselves stay plain: gcc 12 for AArch64 ends with an internal error over two of them.
+# All of the core in one archive, one program per tests/c/test_*.c. OBJ is the folder of one build of them all, EXTRA
+# are its flags; COMPILER, AR and PLATFORM (as Python spells it, linux-aarch64) make it one for another machine. Loops
+# of the programs themselves stay plain: gcc 12 for AArch64 ends with an internal error over two of them.
 
 OBJ      ?= build/c
 EXTRA    ?=
@@ -162,8 +163,8 @@ $(OBJ)/bench_%: benchmarks/bench_%.c $(OBJ)/libpantheon.a
 -include $(wildcard $(OBJ)/csrc/*.d $(OBJ)/csrc/kernels/*.d $(OBJ)/*.d)
 
 # ---- Sanitizers ----------------------------------------------------------------------------------------------------
-# A build of its own below build/asan; the package in place is not touched, and PYTHONSAFEPATH keeps the tests' own child
-# processes from it (from Python 3.11 on). Python itself leaks on purpose, C may not.
+# A build of its own below build/asan; the package in place is not touched, and PYTHONSAFEPATH keeps the tests' own
+# child processes from it (from Python 3.11 on). Python itself leaks on purpose, C may not.
 
 ASAN_FLAGS := -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 

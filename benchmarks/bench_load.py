@@ -24,7 +24,9 @@ import sys
 import time
 from typing import Any
 
-from compare import OtherWork, cpu_name, find_model
+from pantheon import catalog
+from pantheon.bench.workers import OtherWork, cpu_name, usable_cores
+from pantheon.errors import PantheonError
 
 QUESTION = "What is the capital of France?"
 
@@ -116,7 +118,7 @@ def measure(path: str, threads: int, runs: int) -> dict[str, Any]:
                     facts[name] = value
     return {
         "model": os.path.basename(path), "model_bytes": os.path.getsize(path), "cpu": cpu_name(), "runs": runs,
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": usable_cores(),
         "cores_busy_with_other_work": other_work.cores(),
         "seconds": seconds, "median": {name: statistics.median(values) for name, values in seconds.items()}, **facts,
     }  # fmt: skip
@@ -151,7 +153,11 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=9)
     parser.add_argument("--json", action="store_true", help="print every single run")
     arguments = parser.parse_args()
-    result = measure(find_model(arguments.model), arguments.threads, arguments.runs)
+    try:
+        path = str(catalog.resolve(arguments.model))
+    except PantheonError as error:
+        raise SystemExit(f"error: {error}") from None
+    result = measure(path, arguments.threads, arguments.runs)
     print(json.dumps(result, indent=2) if arguments.json else markdown(result))
 
 

@@ -36,10 +36,10 @@ LONG_DECODE_TARGET = 0.6
 BUSY_TARGET = 0.9
 BATCH_TARGET = 3.0
 
-# Spins on one core until it is ended, or until whoever started it is gone.
+# Spins on the cores that it is given until it is ended, or until whoever started it is gone.
 BUSY_CHILD = """
 import os, sys, time
-os.sched_setaffinity(0, {int(sys.argv[1])})
+os.sched_setaffinity(0, map(int, sys.argv[1:]))
 print("ready", flush=True)
 parent = os.getppid()
 while os.getppid() == parent:
@@ -204,14 +204,17 @@ def request_maker(case: Case, n_vocab: int) -> Any:
 
 
 @contextlib.contextmanager
-def busy_core() -> Iterator[None]:
-    """A process that spins on one of our cores, for as long as this lasts."""
-    core = max(os.sched_getaffinity(0))
-    child = subprocess.Popen([sys.executable, "-c", BUSY_CHILD, str(core)], stdout=subprocess.PIPE)
+def busy_core(place: str = "") -> Iterator[int]:
+    """A process that spins for as long as this lasts; its id. place: the number of a core (default: our last one), or
+    "any", where the scheduler puts it."""
+    cores = sorted(os.sched_getaffinity(0))
+    chosen = map(str, cores) if place == "any" else [place or str(cores[-1])]
+    child = subprocess.Popen([sys.executable, "-c", BUSY_CHILD, *chosen], stdout=subprocess.PIPE)
     try:
         assert child.stdout is not None
-        child.stdout.readline()
-        yield
+        if not child.stdout.readline():
+            raise SystemExit(f"error: no process can be kept on core {place}")
+        yield child.pid
     finally:
         child.kill()
         child.communicate()

@@ -10,13 +10,13 @@
 #include "bandwidth.h"
 
 #include "cpu.h"
+#include "map.h"
 #include "pantheon.h"
 #include "status.h"
 #include "threads.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <time.h>
 
 #if defined(__x86_64__)
@@ -24,9 +24,8 @@
 #endif
 
 enum {
-    CHUNK_BYTES = 48 * 1024, /* as matmul.c hands them out */
+    CHUNK_BYTES = 48 * 1024, /* of weights: matmul.c takes the whole groups of rows that fit, at least one */
     PREFETCH_AHEAD = 4096,   /* bytes; 2 to 16 KiB measured the same */
-    HUGE_PAGE = 2 * 1024 * 1024,
     RUNS_MAX = 1000,
     THREADS_MAX = 256,
 };
@@ -128,7 +127,8 @@ static size_t chunk_size(const pass *p, size_t chunk) {
     return size_min(CHUNK_BYTES, p->size - chunk * CHUNK_BYTES);
 }
 
-/* Written by the threads that will read, as weights are packed; words that differ, so that no sum is right by chance. */
+/* Written by the threads that will read, as weights are packed; words that differ, so that no sum is right by
+ * chance. */
 static void fill_chunk(void *context, size_t chunk) {
     pass *p = context;
     uint64_t *words = (uint64_t *)(void *)(p->bytes + chunk * CHUNK_BYTES);
@@ -198,12 +198,10 @@ static int measure(pass *p, threads *pool, int runs, double *rates, double *best
 
 /* ---- the whole way ----------------------------------------------------------------------------------------- */
 
-static uint8_t *buffer_alloc(size_t size) {
-    void *memory;
-    if (posix_memalign(&memory, size >= HUGE_PAGE ? HUGE_PAGE : 64, size)) return NULL;
-#ifdef MADV_HUGEPAGE
-    if (size >= HUGE_PAGE) madvise(memory, size, MADV_HUGEPAGE);
-#endif
+/* In memory that asks for huge pages, as weights do. */
+static uint8_t *buffer_new(size_t size) {
+    uint8_t *memory = memory_new(size);
+    if (memory && size >= HUGE_PAGE) memory_join_pages(memory, size);
     return memory;
 }
 
@@ -223,7 +221,7 @@ static int check_arguments(int n_threads, uint64_t bytes, int runs, const double
 int pn_read_bandwidth(int n_threads, uint64_t bytes, int runs, double *bytes_per_s) {
     PN_TRY(check_arguments(n_threads, bytes, runs, bytes_per_s));
     const size_t size = (size_t)(bytes / BANDWIDTH_BLOCK * BANDWIDTH_BLOCK);
-    pass p = { .bytes = buffer_alloc(size), .size = size, .n_chunks = (size + CHUNK_BYTES - 1) / CHUNK_BYTES };
+    pass p = { .bytes = buffer_new(size), .size = size, .n_chunks = (size + CHUNK_BYTES - 1) / CHUNK_BYTES };
     double *rates = malloc(PN_ARRAY_LEN(WAYS) * (size_t)runs * sizeof *rates);
     threads *pool = NULL;
     int status = PN_OK;

@@ -24,8 +24,8 @@
 #endif
 
 #if defined(__x86_64__)
-/* Register `index` (0 eax .. 3 edx) of a CPUID leaf, subleaf 0; 0 where there is no such leaf. Asked for where a virtual
- * machine may hide what usually comes along, or where older libgcc has no name for a feature. */
+/* Register `index` (0 eax .. 3 edx) of a CPUID leaf, subleaf 0; 0 where there is no such leaf. Asked for where a
+ * virtual machine may hide what usually comes along, or where older libgcc has no name for a feature. */
 static unsigned cpuid_register(unsigned leaf, int index) {
     unsigned r[4] = { 0 };
     return __get_cpuid_count(leaf, 0, &r[0], &r[1], &r[2], &r[3]) ? r[index] : 0;
@@ -179,8 +179,8 @@ static bool is_first_of_core(const char *root, const bool *usable, size_t cpu) {
     return true;
 }
 
-/* How fast the kernel says that a core is, in comparison with others of this machine: the capacity on ARM; on hybrid x86
- * the list of the efficient cores. The same for all cores where it says nothing. */
+/* How fast the kernel says that a core is, in comparison with others of this machine: the capacity on ARM; on hybrid
+ * x86 the list of the efficient cores. The same for all cores where it says nothing. */
 static long core_speed(const char *root, size_t cpu) {
     char path[4200], line[512];
     unsigned long first, last;

@@ -14,7 +14,8 @@ bool cpu_has_dotprod(void);
  * and /sys: "" is this machine. */
 double cpu_quota(const char *root);
 /* Threads for a process that may run on the CPUs marked in usable[n_cpus], 1..256: one per physical core among them
- * (of a hybrid CPU those at least half as fast as its fastest), never more than the quota. Writes one line on the reason to why[cap]; cap may be 0. */
+ * (of a hybrid CPU those at least half as fast as its fastest), never more than the quota. Writes one line on the
+ * reason to why[cap]; cap may be 0. */
 int cpu_threads(const char *root, const bool *usable, size_t n_cpus, char *why, size_t cap);
 
 #endif

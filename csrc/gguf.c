@@ -552,11 +552,6 @@ const uint8_t *gguf_tensor_data(const pn_gguf *gguf, uint64_t index) {
     return gguf->bytes && index < gguf->n_tensors ? gguf->bytes + gguf->tensors[index].offset : NULL;
 }
 
-void gguf_tensor_drop(const pn_gguf *gguf, uint64_t index) {
-    if (index < gguf->n_tensors)
-        map_drop(&gguf->map, (size_t)gguf->tensors[index].offset, (size_t)gguf->tensors[index].size);
-}
-
 void gguf_drop(const pn_gguf *gguf, const uint8_t *at, size_t size) {
     if (gguf->bytes) map_drop(&gguf->map, (size_t)(at - gguf->bytes), size);
 }

@@ -18,8 +18,8 @@ static size_t block_bytes(const kv_cache *kv) {
     return kv->n_layer * kv->n_head_kv * 2 * KV_BLOCK * kv->e8 * sizeof(uint16_t);
 }
 
-/* Zeros: kernels read whole vectors past the last key, and the padding of values counts. Huge pages are asked for before
- * the first touch, which makes them; the end of the piece that fills none stays in small ones. */
+/* Zeros: kernels read whole vectors past the last key, and the padding of values counts. Huge pages are asked for
+ * before the first touch, which makes them; the end of the piece that fills none stays in small ones. */
 static uint16_t *arena_new(size_t bytes) {
     uint16_t *arena = memory_new(bytes);
     if (!arena) return NULL;

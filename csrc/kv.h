@@ -1,7 +1,7 @@
 /* kv.h - the key/value cache of one conversation: f16, in blocks of KV_BLOCK positions.                 (rank 6)
  *
- * Memory grows with the positions used. Keys are stored transposed within a block, so that scores run over eight keys
- * at a time and each score is a plain sum along the head; values are rows. */
+ * Memory grows with the positions used. Keys are stored transposed within a block, so that scores run over several
+ * keys at a time and each score is a plain sum along the head; values are rows. */
 #ifndef PN_KV_H
 #define PN_KV_H
 

@@ -1,4 +1,4 @@
-/* lookup.h - a list of ids in, a guess at the ids that come next out: what followed the last ids before.      (rank 1) */
+/* lookup.h - a list of ids in, a guess at the ids that come next out: what followed the last ids before.    (rank 1) */
 #ifndef PN_LOOKUP_H
 #define PN_LOOKUP_H
 
@@ -26,9 +26,9 @@ int lookup_append(lookup *l, const uint32_t *ids, size_t n);
 void lookup_truncate(lookup *l, size_t n);
 /* Guess the next `most` ids: what followed the place that matches the end best. That place is, among the last
  * LOOKUP_CANDIDATES earlier ones where the last 3 ids stand (or else the last 2), the one that agrees with the end over
- * the most ids, at most LOOKUP_MATCH_MAX; the later one on ties. Where its continuation reaches the end, it goes on with
- * the guess itself. Returns the number of ids in out: `most`, or 0 if there is no such place. *match is the number of
- * ids over which they agree. Costs no more than the comparisons: nothing is searched. */
+ * the most ids, at most LOOKUP_MATCH_MAX; the later one on ties. Where its continuation reaches the end, it goes on
+ * with the guess itself. Returns the number of ids in out: `most`, or 0 if there is no such place. *match is the number
+ * of ids over which they agree. Costs no more than the comparisons: nothing is searched. */
 size_t lookup_guess(const lookup *l, size_t most, uint32_t *out, size_t *match);
 
 #endif

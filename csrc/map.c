@@ -95,8 +95,8 @@ int map_open(const char *path, bool use_mmap, file_map *out) {
     return status;
 }
 
-/* Advice on the whole pages within [at, at + size): a failure costs time or memory for a while and nothing else. Returns
- * 0 or an errno. */
+/* Advice on the whole pages within [at, at + size): a failure costs time or memory for a while and nothing else.
+ * Returns 0 or an errno. */
 static int advise(uintptr_t at, size_t size, int advice) {
     const long page_or_error = sysconf(_SC_PAGESIZE);
     if (page_or_error <= 0) return EINVAL;

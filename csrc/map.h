@@ -20,7 +20,8 @@ void map_close(file_map *map); /* idempotent */
 
 enum { HUGE_PAGE = 2 * 1024 * 1024 };
 
-/* Memory [size] to be free()d: it begins on a huge page if it is as large as one, else at 64 bytes. NULL: there is none. */
+/* Memory [size] to be free()d: on a huge page's boundary if it is as large as one, else on one of 64 bytes. NULL: none
+ * is left. */
 void *memory_new(size_t size);
 
 /* Advice on memory of the caller's own, which changes no byte of it: */

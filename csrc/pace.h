@@ -1,4 +1,4 @@
-/* pace.h - how many guesses are worth a try: from how often they came true, and what a pass costs.            (rank 1) */
+/* pace.h - how many guesses are worth a try: from how often they came true, and what a pass costs.          (rank 1) */
 #ifndef PN_PACE_H
 #define PN_PACE_H
 

@@ -60,8 +60,9 @@ const char *pn_status_name(int status);
 const char *pn_version(void);
 /* True if this build can evaluate prompts through BLAS (built with USE_BLAS=1). */
 bool pn_has_blas(void);
-/* Names of the instruction sets that this machine can run, best first, space separated: "avx2 portable".
- * Borrowed until this thread's next call. */
+/* Names of the instruction sets that this machine can run, best first, space separated: "avx512 avx2 portable". There
+ * are avx512 and avx2 on x86-64, neon_dot and neon on AArch64, portable everywhere. Borrowed until this thread's next
+ * call. */
 const char *pn_isa_available(void);
 /* Threads that a model uses when n_threads is 0: the usable cores by affinity, physical cores and cgroup quota.
  * Writes one line on where the number comes from to `why` (cap bytes, always terminated; may be NULL with cap 0). */
@@ -188,7 +189,7 @@ typedef struct pn_model pn_model;
 
 typedef struct pn_load_params {
     int n_threads;                 /* 0: pn_default_threads(); else 1..256                                           */
-    const char *isa;               /* NULL: the best usable; else "portable", "avx2", ...: exactly that, or an error */
+    const char *isa;               /* NULL: the best usable; else one of pn_isa_available(): that, or an error       */
     bool use_mmap;                 /* true: read through a mapping; false: read() into memory first                  */
     bool use_blas;                 /* true: prompts go through BLAS where the build has it; equal bits are given up  */
     pn_progress_callback progress; /* may be NULL; called from the loading thread; non-zero cancels    */
@@ -234,7 +235,8 @@ int pn_state_rewind(pn_state *state, size_t n);
 const uint32_t *pn_state_tokens(const pn_state *state, size_t *n);
 /* logits[n_vocab] after the last evaluated token, or NULL if there are none. Borrowed likewise. */
 const float *pn_state_logits(const pn_state *state);
-/* Bytes that the state holds (cache, logits, ids). */
+/* Bytes that the state holds: cache, logits and ids; with pn_state_speculate() on also the guesses, their rows of
+ * logits and the index of the ids. */
 uint64_t pn_state_bytes(const pn_state *state);
 /* Ask the evaluation or stream that is running on this state to stop; it returns PN_ERR_CANCELLED within one layer of
  * work. Any thread, any time. The request stays until a call takes it or pn_state_clear_cancel() withdraws it. */
@@ -266,19 +268,20 @@ enum { PN_GUESSES_MAX = 30 };
 
 /* Let pn_advance() and the streams guess on this state, up to `most` (1..PN_GUESSES_MAX; 8 is a good value) tokens at a
  * time: the continuation of an earlier place that ends like the conversation does. 0: stop, and free the memory, which
- * is most + 1 rows of logits and some 30 bytes for each token. Off at first. Results are the same to the bit with it and
- * without. It pays where a reply repeats its source (summaries, edits, code); elsewhere it leaves off guessing, by how
- * often guesses came true and what they cost. always: try each guess nevertheless (for tests and measurements). The
+ * is most + 1 rows of logits and some 30 bytes for each token. Off at first. Results are the same to the bit with it
+ * and without. It pays where a reply repeats its source (summaries, edits, code); elsewhere it leaves off guessing, by
+ * how often guesses came true and what they cost. always: try each guess nevertheless (for tests and measurements). The
  * counts of pn_state_speculation() begin anew; what was learned stays, after pn_state_reset() too.
  * Errors: ARGUMENT, BUSY, MEMORY (then it is off). */
 int pn_state_speculate(pn_state *state, int most, bool always);
 /* Guesses that were evaluated, and those of them that came true. Both 0 if it is off. Not during a call, as with
  * pn_state_tokens(). */
 void pn_state_speculation(const pn_state *state, uint64_t *proposed, uint64_t *accepted);
-/* Append one token, as pn_eval() would with a slice of it alone: the same tokens, logits and errors afterwards. If guesses
- * are on, it may evaluate some along with the token, in one pass, and keep their logits; while the calls that follow bring
- * the very tokens that were guessed, they return at once. n_left: how many tokens the caller will still sample, the one
- * from these logits counted; no more are guessed. */
+/* Append one token, as pn_eval() would with a slice of it alone: the same tokens, logits and errors afterwards. If
+ * guesses are on, it may evaluate some along with the token, in one pass, and keep their logits; while the calls that
+ * follow bring the very tokens that were guessed, they return at once. n_left: how many tokens the caller will still
+ * sample, the one from these logits counted: at most n_left - 1 are guessed, none for 0 or 1. progress: as in
+ * pn_eval(), may be NULL; it is not called where a guess is taken over, for that is no work. */
 int pn_advance(pn_state *state, uint32_t token, size_t n_left, pn_progress_callback progress, void *user_data);
 
 /* ---- Sampling --------------------------------------------------------------------------------------------- */
@@ -325,9 +328,10 @@ int pn_sample_state(pn_sampler *sampler, pn_state *state, uint32_t *token);
 typedef int (*pn_token_callback)(void *user_data, uint32_t token, const char *bytes, size_t len);
 
 /* Append `tokens` to the state and generate up to max_tokens tokens, calling back for each. No BOS is added: the
- * caller controls tokenization. After pn_state_speculate() several tokens may come from one pass. The reply ends at a stop token, at max_tokens, when the context is full, or when
- * the callback says so. A sampled stop token is neither passed to the callback nor evaluated nor counted. The last
- * generated token is sampled but not evaluated (pn_state_tokens tells what is). params NULL: defaults.
+ * caller controls tokenization. After pn_state_speculate() several tokens may come from one pass. The reply ends at a
+ * stop token, at max_tokens, when the context is full, or when the callback says so. A sampled stop token is neither
+ * passed to the callback nor evaluated nor counted. The last generated token is sampled but not evaluated
+ * (pn_state_tokens tells what is). params NULL: defaults.
  * Returns the number of tokens generated (those the callback saw), or -1 with pn_last_error(). */
 int pn_stream_tokens(pn_model *model, pn_state *state, const uint32_t *tokens, int n_tokens, int max_tokens,
                      pn_sampling_params *params, pn_token_callback callback, void *user_data);

@@ -332,7 +332,7 @@ static int quantize_progress(job *j, uint64_t bytes) {
 /* Rows are whole blocks in both types, so a tensor is one run of elements. */
 static int quantize_write_tensor(job *j, uint64_t index) {
     const plan *p = &j->plans[index];
-    const uint8_t *src = gguf_tensor_data(j->gguf, index);
+    const uint8_t *const data = gguf_tensor_data(j->gguf, index), *src = data;
     for (uint64_t done = 0; done < p->n_elements; done += QUANTIZE_CHUNK) {
         const size_t n = (size_t)(p->n_elements - done < QUANTIZE_CHUNK ? p->n_elements - done : QUANTIZE_CHUNK);
         const size_t src_bytes = n / p->from->block_len * p->from->block_bytes;
@@ -347,7 +347,7 @@ static int quantize_write_tensor(job *j, uint64_t index) {
         src += src_bytes;
         PN_TRY(quantize_progress(j, src_bytes));
     }
-    gguf_tensor_drop(j->gguf, index);
+    gguf_drop(j->gguf, data, (size_t)(src - data));
     return sink_pad(&j->out, gguf_alignment(j->gguf));
 }
 

@@ -1,4 +1,4 @@
-/* sample_search.h - the place in the tokens' order where a running sum of weights reaches a target.          (rank 9) */
+/* sample_search.h - the place in the tokens' order where a running sum of weights reaches a target.         (rank 9) */
 #ifndef PN_SAMPLE_SEARCH_H
 #define PN_SAMPLE_SEARCH_H
 

@@ -1,9 +1,10 @@
 /* settle.c - a thread that asks for one huge page after the other.                                         (rank 2)
  *
- * Decoding streams through all weights, and in huge pages they come faster. To pack them into new huge pages at once would
- * keep the first reply waiting: a virtual machine may have lent its large free pieces back to its host, and to get the
- * 143 MB of SmolLM2 in huge pages took 0.43 s of system time instead of 0.06 s. The kernel's own khugepaged, left to itself,
- * takes minutes for them. So they are moved while the program goes on. Knows nothing of what the bytes mean. */
+ * Decoding streams through all weights, and in huge pages they come faster. To pack them into new huge pages at once
+ * would keep the first reply waiting: a virtual machine may have lent its large free pieces back to its host, and to
+ * get the 143 MB of SmolLM2 in huge pages took 0.43 s of system time instead of 0.06 s. The kernel's own khugepaged,
+ * left to itself, takes minutes for them. So they are moved while the program goes on. Knows nothing of what the bytes
+ * mean. */
 #include "settle.h"
 
 #include "map.h"
@@ -21,7 +22,7 @@
 
 enum {
     BYTES_MIN = 8 * 1024 * 1024, /* what is smaller finds its small pages in the processor's table of them */
-    FAILURES_MAX = 8,            /* then there is no memory in pieces of that size */
+    FAILURES_MAX = 8,            /* in a row: then there is no memory in pieces of that size */
     FIRST_REST_NS = 200000000,   /* a short prompt that comes with the model is done by then */
     REST_TIMES = 8,
 };
@@ -52,9 +53,10 @@ static bool rest_until(settle *s, int64_t ns) {
     return go_on;
 }
 
-/* While a page moves, whoever reads it or needs new memory in this process waits: without rests the first reply of SmolLM2
- * after loading came up to three times later. After each move this thread rests for some times as long, so that it takes a
- * fixed share of the time, whatever a move takes here (0.5 to 6 ms were seen) and however busy the machine is. */
+/* While a page moves, whoever reads it or needs new memory in this process waits: without rests the first reply of
+ * SmolLM2 after loading came up to three times later. After each move this thread rests for some times as long, so that
+ * it takes a fixed share of the time, whatever a move takes here (0.5 to 6 ms were seen) and however busy the machine
+ * is. */
 static void *settle_main(void *argument) {
     settle *s = argument;
     int failures = 0;
@@ -63,7 +65,7 @@ static void *settle_main(void *argument) {
         start = now_ns();
         const int error = memory_join_pages_now(s->at + i * HUGE_PAGE, HUGE_PAGE);
         if (error == EINVAL) break;
-        failures += error != 0;
+        failures = error ? failures + 1 : 0;
         rest = (1 + REST_TIMES) * (now_ns() - start);
     }
     return NULL;

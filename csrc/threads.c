@@ -5,12 +5,12 @@
  * does it read the job's function. A worker that was descheduled between jobs therefore never touches a stale job.
  *
  * A worker that loses its core inside of a chunk makes the caller wait for a slice of the scheduler, milliseconds for
- * a chunk of microseconds, and the chunk cannot be taken from it: it may still write. The caller itself may share a core
- * with another program while a worker has the idle one. So the caller keeps an account for each worker: what it saves
- * (the time that the caller would have needed for its chunks), what it costs (waits for it; time the caller had no core).
- * One that costs more than half of what it saves is sent on leave, asleep and holding no core, for a multiple of the last
- * cost, longer each time that it comes back in vain. So two threads beside a busy program do about as well as one, and a
- * single bad core of many is left out alone. Time decides only who computes. */
+ * a chunk of microseconds, and the chunk cannot be taken from it: it may still write. The caller itself may share a
+ * core with another program while a worker has the idle one. So the caller keeps an account for each worker: what it
+ * saves (the time that the caller would have needed for its chunks), what it costs (waits for it; time the caller had
+ * no core). One that costs more than half of what it saves is sent on leave, asleep and holding no core, for a multiple
+ * of the last cost, longer each time that it comes back in vain. So two threads beside a busy program do about as well
+ * as one, and a single bad core of many is left out alone. Time decides only who computes. */
 #include "threads.h"
 
 #include "status.h"

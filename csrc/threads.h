@@ -2,8 +2,8 @@
  *
  * Who computes a chunk never changes its result: chunks are fixed by the caller, only their owner varies. The caller
  * works too, so a pool whose workers sleep, are descheduled, or are gone (after fork) is slower but never stuck: a
- * worker that holds no chunk holds up nobody. One that does hold up the caller, or takes its core, is left out for up to
- * half a second at a time: the jobs meanwhile run on the threads that remain, the caller alone if need be. */
+ * worker that holds no chunk holds up nobody. One that does hold up the caller, or takes its core, is left out for up
+ * to half a second at a time: the jobs meanwhile run on the threads that remain, the caller alone if need be. */
 #ifndef PN_THREADS_H
 #define PN_THREADS_H
 

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -188,16 +188,27 @@ def _busy_seconds() -> float | None:
     return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
 
 
-class OtherWork:
-    """How many cores were busy with something else since this object was made. Ask when all workers have ended."""
+def _process_seconds(pid: int) -> float:
+    """CPU time of a process that runs, all its threads together; 0 where nobody counts it."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def __init__(self) -> None:
+
+class OtherWork:
+    """How many cores were busy with something else since this object was made. Ask when all workers have ended, or
+    while they run if `pids` names them: processes that run from here to the question and are no other work either."""
+
+    def __init__(self, pids: Iterable[int] = ()) -> None:
+        self.pids = tuple(pids)
         self.wall, self.busy, self.own = time.monotonic(), _busy_seconds(), self._own_seconds()
 
-    @staticmethod
-    def _own_seconds() -> float:
+    def _own_seconds(self) -> float:
         usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-        return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+        return sum(usage.ru_utime + usage.ru_stime for usage in usages) + sum(map(_process_seconds, self.pids))
 
     def cores(self) -> float | None:
         """Mean number of cores; None where nobody counts it."""

@@ -1,4 +1,5 @@
-/* The sampler against a plain double implementation: the whole distribution by sorting, the generator from its paper. */
+/* The sampler against a plain double implementation: the whole distribution by sorting, the generator from its
+ * paper. */
 #include "check.h"
 #include "pantheon.h"
 
