@@ -118,3 +118,14 @@ def test_the_table_names_every_file_once() -> None:
     printed = layers.table()
     assert "| 3 | `gguf`" in printed
     assert "| 3 | `engine` |" in printed
+
+
+def test_a_wide_line_is_named_but_for_tables_and_code(tmp_path: Path) -> None:
+    sizes = load_tool("check_sizes")
+    wide = "x" * 121
+    (tmp_path / "csrc").mkdir()
+    (tmp_path / "csrc" / "a.c").write_text(f"\n/* {wide[7:]} */\n/* {wide[6:]} */\n")
+    (tmp_path / "README.md").write_text(f"{wide[1:]}\n| {wide} |\n```\n{wide}\n```\n\n    {wide}\n\n- {wide}\n")
+    found = list(sizes.check_width(tmp_path))
+    assert [sentence.rpartition(": ")[0] for sentence in found] == ["csrc/a.c:3", "README.md:9"]
+    assert sizes.main([str(tmp_path)]) == 1
