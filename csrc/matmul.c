@@ -345,6 +345,44 @@ static void product_chunk(void *context, size_t chunk) {
 
 enum { BLAS_PANEL_GROUPS = 16 };
 
+/* Block `b` of a quantized group to out[BLOCK_K][ld]: column k of the block, all rows side by side. */
+static void unpack_block(const matrix *m, const uint8_t *block, float *out, size_t ld) {
+    const uint8_t *quads = block + (m->kind == PACK_Q4M ? 2 * SCALES_BYTES : SCALES_BYTES);
+    float d[GROUP_ROWS], offset[GROUP_ROWS] = { 0 };
+    for (size_t r = 0; r < GROUP_ROWS; r++) {
+        d[r] = load_half(block + 2 * r);
+        if (m->kind == PACK_Q4M) offset[r] = load_half(block + SCALES_BYTES + 2 * r);
+        if (m->kind == PACK_Q4) offset[r] = -8 * d[r];
+    }
+    for (size_t i = 0; i < BLOCK_K; i++, out += ld) {
+        const uint8_t *q = quads + i / 4 % (m->kind == PACK_Q8 ? 8 : 4) * QUAD_BYTES + i % 4;
+        const int shift = i < 16 ? 0 : 4;
+        if (m->kind == PACK_Q8)
+            for (size_t r = 0; r < GROUP_ROWS; r++) out[r] = d[r] * (float)(int8_t)q[4 * r];
+        else
+            for (size_t r = 0; r < GROUP_ROWS; r++) out[r] = d[r] * (float)(q[4 * r] >> shift & 15) + offset[r];
+    }
+}
+
+/* A group to out[K][ld]: the columns of its rows. */
+static void unpack_group(const matrix *m, size_t group, float *out, size_t ld) {
+    const uint8_t *at = m->data + group * m->group_bytes;
+    if (pack_is_quantized(m->kind)) {
+        const size_t n_blocks = m->cols / BLOCK_K, bytes = m->group_bytes / n_blocks;
+        for (size_t b = 0; b < n_blocks; b++) unpack_block(m, at + b * bytes, out + b * BLOCK_K * ld, ld);
+        return;
+    }
+    for (size_t i = 0; i < m->cols * GROUP_ROWS; i++) {
+        float *to = out + i / GROUP_ROWS * ld + i % GROUP_ROWS;
+        uint16_t half = 0;
+        if (m->kind == PACK_F32)
+            memcpy(to, at + i * 4, 4);
+        else
+            memcpy(&half, at + i * 2, 2);
+        if (m->kind != PACK_F32) *to = m->kind == PACK_F16 ? half_to_float(half) : bf16_to_float(half);
+    }
+}
+
 /* A panel of rows to floats, then one single-threaded sgemm: out[t][row] = x[t] . w[row]. */
 static void blas_chunk(void *context, size_t chunk) {
     const product_work *work = context;
@@ -357,9 +395,9 @@ static void blas_chunk(void *context, size_t chunk) {
         run_kernel(work, &part);
         return;
     }
-    for (size_t r = 0; r < rows; r++) matrix_read_row(m, row + r, panel + r * m->cols);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)part.n_tokens, (int)rows, (int)m->cols, 1.0f, a->x,
-                (int)a->ld_x, panel, (int)m->cols, 0.0f, part.job->out + row, (int)part.job->ld_out);
+    for (size_t g = 0; g < part.n_groups; g++) unpack_group(m, part.group + g, panel + g * GROUP_ROWS, rows);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)part.n_tokens, (int)rows, (int)m->cols, 1.0f, a->x,
+                (int)a->ld_x, panel, (int)rows, 0.0f, part.job->out + row, (int)part.job->ld_out);
     free(panel);
 }
 
