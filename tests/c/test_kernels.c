@@ -557,6 +557,7 @@ static void test_portable_swiglu_is_the_naive_one(void) {
 /* ---- attention -------------------------------------------------------------------------------------------------------- */
 
 static const size_t HEAD_SIZES[] = { 4, 5, 8, 12, 16, 31, 32, 48, 64, 80, 100, 128 };
+static const size_t LARGE_HEAD_SIZES[] = { 136, 520, 1024 };
 static const size_t KEY_COUNTS[] = { 1, 2, 7, 8, 9, 16, 31, 32, 33, 57, 64, 96, 100, 127, 128 };
 
 static bool same_scores(const float *a, const float *b, size_t n_q, size_t n_keys) {
@@ -603,6 +604,21 @@ static void test_attention_on_every_set_equals_portable(void) {
                     check_scores(&sets[set], HEAD_SIZES[h], n_q, KEY_COUNTS[i], s);
                     check_values(&sets[set], (HEAD_SIZES[h] + 7) / 8 * 8, n_q, KEY_COUNTS[i], s);
                 }
+}
+
+/* Heads of which fewer than 24 rows are a job: as many as there may be, and one. */
+static void test_attention_of_large_heads_on_every_set_equals_portable(void) {
+    static const size_t n_rows[] = { 22, 5, 3 }, key_counts[] = { 1, 7, 33, 127, 128 };
+    kernel_set sets[8];
+    const size_t n_sets = usable_sets(sets);
+    for (size_t set = 0; set < n_sets; set++)
+        for (size_t h = 0; h < PN_ARRAY_LEN(LARGE_HEAD_SIZES); h++)
+            for (size_t i = 0; i < PN_ARRAY_LEN(key_counts); i++) {
+                const size_t n_q = i == 2 ? 1 : n_rows[h];
+                const style s = i % 2 ? ORDINARY : (style)((h + i) % STYLES);
+                check_scores(&sets[set], LARGE_HEAD_SIZES[h], n_q, key_counts[i], s);
+                check_values(&sets[set], LARGE_HEAD_SIZES[h], n_q, key_counts[i], s);
+            }
 }
 
 static void test_portable_attention_is_the_naive_one(void) {
@@ -760,6 +776,7 @@ int main(void) {
     RUN(test_swiglu_on_every_set_in_place_or_not_equals_portable);
     RUN(test_portable_swiglu_is_the_naive_one);
     RUN(test_attention_on_every_set_equals_portable);
+    RUN(test_attention_of_large_heads_on_every_set_equals_portable);
     RUN(test_portable_attention_is_the_naive_one);
     RUN(test_narrow_on_every_set_equals_portable);
     RUN(test_attend_combine_on_every_set_equals_portable);
