@@ -114,7 +114,10 @@ def run_tests(emulated: Sequence[Machine]) -> bool:
 
 
 def write_models(folder: Path) -> list[Path]:
-    """One model for each element type, with sizes that leave rests in every tile; one whose rows meet in threes."""
+    """One model for each element type, with sizes that leave rests in every tile; one whose rows meet in threes.
+
+    One whose name makes logit_bits evaluate more ids than attention takes in one span.
+    """
     from tiny_gguf import MULTIPLIABLE, write_model
 
     odd: dict[str, Any] = {"n_embd": 96, "n_head": 8, "n_head_kv": 2, "head_size": 20, "n_ff": 160, "n_vocab": 301}
@@ -123,6 +126,7 @@ def write_models(folder: Path) -> list[Path]:
         write_model(folder / f"{dtype}.gguf", dtype=dtype, n_ctx=2048, tied=False, **odd) for dtype in MULTIPLIABLE
     ]
     paths.append(write_model(folder / "nine-heads.gguf", n_ctx=2048, **three))
+    paths.append(write_model(folder / "long.gguf", n_ctx=2048, **{**odd, "n_head": 3, "n_head_kv": 1, "n_embd": 64}))
     return [Path(path) for path in paths]
 
 

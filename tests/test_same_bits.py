@@ -35,6 +35,18 @@ SHAPE: dict[str, Any] = {
     "tied": False,
 }  # fmt: skip
 
+# Shapes that attention cuts in other ways: more query heads to a key head than rows in a job (so several parts, the last
+# a short one), and heads so large that a key head's query heads are more than a job, too.
+HEADS: dict[str, dict[str, Any]] = {
+    "40 heads on one": {
+        "n_embd": 64, "n_head": 40, "n_head_kv": 1, "head_size": 8, "n_ff": 96, "n_vocab": 301, "n_ctx": 2048,
+    },
+    "heads of 1024": {
+        "n_layer": 1, "n_embd": 64, "n_head": 4, "n_head_kv": 1, "head_size": 1024, "n_ff": 96, "n_vocab": 301,
+        "n_ctx": 2048,
+    },
+}  # fmt: skip
+
 
 def mixed(name: str) -> str:
     """An element type for each matrix, all of them in one file."""
@@ -140,6 +152,75 @@ def test_loading_again_gives_the_same(paths: dict[str, str], want: Logits) -> No
     for _ in range(3):
         with load(paths["mixed"]) as model:
             assert same(model.logits(IDS), want)
+
+
+# ---- Other numbers and sizes of heads
+
+
+BEYOND = 530  # ids: more than one of the spans of keys that threads share
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, Logits]]:
+    """The models of HEADS, each with float32[BEYOND, V] for LONG[:BEYOND]."""
+    folder = tmp_path_factory.mktemp("heads")
+    out = {}
+    for name, shape in HEADS.items():
+        path = write_model(folder / f"{name}.gguf", **shape)
+        with load(path, threads=1, isa="portable") as model:
+            out[name] = path, model.logits(LONG[:BEYOND])
+    return out
+
+
+@pytest.fixture(params=HEADS)
+def other(request: pytest.FixtureRequest, others: dict[str, tuple[str, Logits]]) -> tuple[str, Logits]:
+    return others[request.param]
+
+
+def test_other_heads_on_every_instruction_set_and_thread_count(other: tuple[str, Logits], isa: str) -> None:
+    path, want = other
+    for threads in (1, 2, 5):
+        with load(path, threads=threads, isa=isa) as model, model.state() as state:
+            assert same(model.logits(LONG[:N]), want[:N])
+            if isa != "portable":
+                assert same(state.eval(LONG[:520]), want[519])
+                assert same(state.eval(LONG[520:521]), want[520])  # few rows, two spans: threads share them
+                assert same(state.eval(LONG[521:BEYOND]), want[-1])
+
+
+def test_other_heads_one_id_at_a_time_on_every_instruction_set(other: tuple[str, Logits], isa: str) -> None:
+    path, want = other
+    with load(path, isa=isa, threads=2) as model, model.state() as state:
+        assert same(np.stack([state.eval([token]) for token in LONG[:N]]), want[:N])
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_other_heads_in_pieces_across_blocks_and_spans(other: tuple[str, Logits], threads: int) -> None:
+    path, want = other
+    with load(path, threads=threads) as model, model.state() as state:
+        cuts = [0, 1, 24, 63, 127, 129, 500, *range(508, 516), BEYOND]
+        for start, end in zip(cuts, cuts[1:], strict=False):
+            assert same(state.eval(LONG[start:end]), want[end - 1])
+        for n in (513, 512, 511, 128, 127):
+            state.rewind(n)
+            assert same(state.eval(LONG[n : n + 3]), want[n + 2])
+
+
+def test_other_heads_in_one_ragged_batch(other: tuple[str, Logits]) -> None:
+    """Short and long states together: jobs with one span and with two."""
+    path, want = other
+    for threads in (1, 2, 5):
+        with load(path, threads=threads) as model:
+            states = raw_states(model, 3)
+            ragged(model, [(states[0], LONG[:3], False), (states[1], LONG[:505], False), (states[2], LONG[:1], False)])
+            rows = ragged(
+                model,
+                [(states[0], LONG[3:5], True), (states[1], LONG[505:525], True), (states[2], LONG[1:2], True)],
+            )
+            for got, wanted_rows in zip(rows, (want[3:5], want[505:525], want[1:2]), strict=True):
+                assert same(got, wanted_rows)
+            for state in states:
+                ffi.release(state)
 
 
 # ---- Splits and history

@@ -175,11 +175,13 @@ static double distance(const memory *m, const attend_job *job, const float *got)
  * are below 2. A key too many or too few moves one of 1000 keys' weights: 1e-3. */
 static const double TOLERANCE = 5e-6;
 
+/* The portable set, which takes most of the time, goes all ways over small heads only: its loops know no other. */
 static void check_shape(const memory *m, shape s) {
+    const size_t first = n_sets > 1 && m->kv.head_size > 64 ? 1 : 0;
     attend_job job = job_new(m, s);
     float *want = result_of(job, &sets[0], run_whole);
     CHECK(distance(m, &job, want) < TOLERANCE);
-    for (size_t i = 0; i < n_sets; i++) {
+    for (size_t i = first; i < n_sets; i++) {
         CHECK(i == 0 || gives(job, &sets[i], run_whole, want));
         CHECK(gives(job, &sets[i], run_spans, want));
         CHECK(s.n_tokens * s.n_q == 1 || gives(job, &sets[i], run_singles, want));
