@@ -126,7 +126,7 @@ def write_models(folder: Path) -> list[Path]:
         write_model(folder / f"{dtype}.gguf", dtype=dtype, n_ctx=2048, tied=False, **odd) for dtype in MULTIPLIABLE
     ]
     paths.append(write_model(folder / "nine-heads.gguf", n_ctx=2048, **three))
-    paths.append(write_model(folder / "long.gguf", n_ctx=2048, **{**odd, "n_head": 3, "n_head_kv": 1, "n_embd": 64}))
+    paths.append(write_model(folder / "long.gguf", n_ctx=2048, **{**odd, "n_head": 3, "n_head_kv": 1, "head_size": 32}))
     return [Path(path) for path in paths]
 
 

@@ -35,8 +35,8 @@ SHAPE: dict[str, Any] = {
     "tied": False,
 }  # fmt: skip
 
-# Shapes that attention cuts in other ways: more query heads to a key head than rows in a job (so several parts, the last
-# a short one), and heads so large that a key head's query heads are more than a job, too.
+# Shapes that attention cuts in other ways: more query heads to a key head than rows in a job (several parts, the last a
+# short one), and heads so large that a few query heads are more than a job, too.
 HEADS: dict[str, dict[str, Any]] = {
     "40 heads on one": {
         "n_embd": 64, "n_head": 40, "n_head_kv": 1, "head_size": 8, "n_ff": 96, "n_vocab": 301, "n_ctx": 2048,

@@ -236,8 +236,12 @@ static void test_attention_rows_fit_the_buffers_of_every_head_size(void) {
 }
 
 static void test_attention_spans_cover_the_keys_of_the_last_token(void) {
-    static const size_t cases[][3] = { { 0, 1, 1 },          { SPAN_KEYS - 1, 1, 1 },   { SPAN_KEYS, 1, 2 },
-                                       { SPAN_KEYS - 1, 2, 2 }, { SPAN_KEYS - 24, 24, 1 }, { 2 * SPAN_KEYS - 1, 1, 2 },
+    static const size_t cases[][3] = { { 0, 1, 1 },
+                                       { SPAN_KEYS - 1, 1, 1 },
+                                       { SPAN_KEYS, 1, 2 },
+                                       { SPAN_KEYS - 1, 2, 2 },
+                                       { SPAN_KEYS - 24, 24, 1 },
+                                       { 2 * SPAN_KEYS - 1, 1, 2 },
                                        { 2 * SPAN_KEYS, 1, 3 } };
     for (size_t i = 0; i < PN_ARRAY_LEN(cases); i++) {
         const attend_job job = { .position = cases[i][0], .n_tokens = cases[i][1], .n_q = 1 };
