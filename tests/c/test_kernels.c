@@ -15,7 +15,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* ---- memory that ends at a guard page -------------------------------------------------------------------------- */
+/* ---- memory that ends at a guard page ----------------------------------------------------------------------- */
 
 enum { GUARDED_MAX = 64 };
 
@@ -46,7 +46,7 @@ static void guarded_free_all(void) {
     }
 }
 
-/* ---- random inputs ---------------------------------------------------------------------------------------------- */
+/* ---- random inputs ------------------------------------------------------------------------------------------ */
 
 static uint64_t random_state = 0x9e3779b97f4a7c15u;
 
@@ -130,7 +130,7 @@ static double half_value(uint16_t h) {
     return sign * (exponent ? ldexp(1024 + mantissa, exponent - 25) : ldexp(mantissa, -24));
 }
 
-/* ---- comparing ---------------------------------------------------------------------------------------------------- */
+/* ---- comparing ---------------------------------------------------------------------------------------------- */
 
 static bool same_floats(const float *a, const float *b, size_t n) {
     for (size_t i = 0; i < n; i++)
@@ -156,7 +156,7 @@ static size_t usable_sets(kernel_set sets[8]) {
     return n;
 }
 
-/* ---- the matrix product --------------------------------------------------------------------------------------------- */
+/* ---- the matrix product ------------------------------------------------------------------------------------- */
 
 typedef struct product {
     pack_kind kind;
@@ -370,7 +370,7 @@ static void test_matmul_of_weights_of_minus_128_on_every_set_is_exact(void) {
     }
 }
 
-/* ---- activations ------------------------------------------------------------------------------------------------------ */
+/* ---- activations -------------------------------------------------------------------------------------------- */
 
 typedef struct quantized {
     int8_t *q;
@@ -491,7 +491,7 @@ static void test_quantize_of_special_blocks_on_every_set_is_as_documented(void) 
         }
 }
 
-/* ---- elementwise ------------------------------------------------------------------------------------------------------ */
+/* ---- elementwise -------------------------------------------------------------------------------------------- */
 
 static void test_rms_norm_on_every_set_equals_portable(void) {
     kernel_set sets[8];
@@ -554,7 +554,7 @@ static void test_portable_swiglu_is_the_naive_one(void) {
     guarded_free_all();
 }
 
-/* ---- attention -------------------------------------------------------------------------------------------------------- */
+/* ---- attention ---------------------------------------------------------------------------------------------- */
 
 static const size_t HEAD_SIZES[] = { 4, 5, 8, 12, 16, 31, 32, 48, 64, 80, 100, 128 };
 static const size_t LARGE_HEAD_SIZES[] = { 136, 520, 1024 };
@@ -727,7 +727,7 @@ static void test_portable_softmax_block_is_the_naive_one(void) {
     }
 }
 
-/* ---- the choice of a set ------------------------------------------------------------------------------------------------ */
+/* ---- the choice of a set ------------------------------------------------------------------------------------ */
 
 static void test_pick_of_every_available_name_gives_a_whole_set(void) {
     kernel_set sets[8];
