@@ -36,7 +36,7 @@ static void sets_get(void) {
         if (strcmp(name, "portable") != 0) CHECK(kernels_pick(name, &sets[n_sets++]) == PN_OK);
 }
 
-/* ---- inputs ---------------------------------------------------------------------------------------------------- */
+/* ---- inputs ------------------------------------------------------------------------------------------------- */
 
 /* Whole 1024ths in (-2, 2), evenly spread: 11 bits. */
 static float random_number(void) {
@@ -87,7 +87,7 @@ static attend_job job_new(const memory *m, shape s) {
     return job;
 }
 
-/* ---- ways to the same result ------------------------------------------------------------------------------------ */
+/* ---- ways to the same result -------------------------------------------------------------------------------- */
 
 static size_t out_floats(const attend_job *job) {
     return (job->n_tokens - 1) * job->ld_out + job->n_q * job->kv->head_size;
@@ -135,7 +135,7 @@ static bool gives(attend_job job, const kernel_set *kernels, void (*way)(attend_
     return same;
 }
 
-/* ---- the oracle ------------------------------------------------------------------------------------------------- */
+/* ---- the oracle --------------------------------------------------------------------------------------------- */
 
 /* out[E] of query q[E] that sees n keys: softmax attention as it is written, in double. */
 static void naive_row(const memory *m, const float *q, size_t n, double *out) {
@@ -168,10 +168,10 @@ static double distance(const memory *m, const attend_job *job, const float *got)
     return most;
 }
 
-/* ---- the tests -------------------------------------------------------------------------------------------------- */
+/* ---- the tests ---------------------------------------------------------------------------------------------- */
 
 /* Rounding: a score of deviation 4/3 is a sum of up to 1024 products, each rounded by half of 2^-23 of what is there so
- * far, about 1e-6 together; exp adds 2e-7, and the sums over some 1000 keys, which halve what they add, 1e-6. The values
+ * far, about 1e-6 together; exp adds 2e-7, and the sums over some 1000 keys, which halve what they add, 1e-6. Values
  * are below 2. A key too many or too few moves one of 1000 keys' weights: 1e-3. */
 static const double TOLERANCE = 5e-6;
 
