@@ -40,7 +40,7 @@ INLINE_AVX512 __m512 load16_f16_avx512(const void *p) {
 
 enum { PREFETCH_BYTES = 2048 };
 
-/* One or two tokens alone wait for memory: they fetch ahead. */
+/* Few tokens wait for memory: they fetch ahead. */
 INLINE_AVX512 void prefetch_avx512(const uint8_t *w, size_t block_bytes) {
     for (size_t line = 0; line < block_bytes; line += 64)
         _mm_prefetch((const char *)((uintptr_t)w + PREFETCH_BYTES + line), _MM_HINT_T0); /* any address will do */
@@ -59,7 +59,7 @@ INLINE_AVX512 void q8_tile_avx512(const uint8_t *w, const activations *a, size_t
     for (size_t b = 0; b < n_blocks; b++, w += Q8_BLOCK_BYTES, q += BLOCK_K) {
         __m512i sums[12];
         for (int i = 0; i < nt; i++) sums[i] = _mm512_set1_epi32(bias[(size_t)i * n_blocks + b]);
-        if (nt <= 2) prefetch_avx512(w, Q8_BLOCK_BYTES);
+        if (nt <= 8) prefetch_avx512(w, Q8_BLOCK_BYTES);
 #pragma GCC unroll 8
         for (int v = 0; v < 8; v++) {
             const __m512i weights = _mm512_xor_si512(load_avx512(w + SCALES_BYTES + v * QUAD_BYTES), flip);
@@ -91,7 +91,7 @@ INLINE_AVX512 void q4_tile_avx512(const uint8_t *w, const activations *a, size_t
         __m512i sums[12];
         for (int i = 0; i < nt; i++)
             sums[i] = offset ? _mm512_setzero_si512() : _mm512_set1_epi32(a->bias4[(t + (size_t)i) * n_blocks + b]);
-        if (nt <= 2) prefetch_avx512(w, block_bytes);
+        if (nt <= 8) prefetch_avx512(w, block_bytes);
 #pragma GCC unroll 4
         for (int v = 0; v < 4; v++) {
             const __m512i both = load_avx512(w + (offset ? 2 * SCALES_BYTES : SCALES_BYTES) + v * QUAD_BYTES);
