@@ -83,6 +83,8 @@ class _Call:
     __slots__ = ("error", "progress")
 
     def __init__(self, progress: Progress | None) -> None:
+        if progress is not None and not callable(progress):
+            raise errors.ArgumentError(f"progress must be a function or None, got {type(progress).__name__}")
         self.progress = progress
         self.error: BaseException | None = None
 
@@ -618,13 +620,30 @@ def states_eval(
     with contextlib.ExitStack() as stack:
         pointer = stack.enter_context(model)
         for at in sorted(range(len(parts)), key=lambda at: id(parts[at][0])):
-            stack.enter_context(parts[at][0].exclusive())
-            pieces[at].state = stack.enter_context(parts[at][0])
+            try:
+                stack.enter_context(parts[at][0].exclusive())
+                pieces[at].state = stack.enter_context(parts[at][0])
+            except (errors.BusyError, errors.ClosedError) as error:
+                raise type(error)(f"part {at}: {error}") from None
             pieces[at].tokens, pieces[at].n = buffers[at], len(parts[at][1])
-        call.check(lib.pn_eval(pointer, pieces, len(parts), lib.pn_py_progress, data) == 0)
+        status = lib.pn_eval(pointer, pieces, len(parts), lib.pn_py_progress, data)
+        if status in (lib.PN_ERR_ARGUMENT, lib.PN_ERR_CONTEXT):  # said before any work, so no callback was called
+            refused = _last_error(status)
+            raise type(refused)(_refused_part(pieces, parts, model_facts(model)) + str(refused))
+        call.check(status == 0)
         for piece, row in zip(pieces, rows, strict=True):
             ffi.memmove(ffi.from_buffer(row), lib.pn_state_logits(piece.state), row.nbytes)
     return rows
+
+
+def _refused_part(pieces: Any, parts: Sequence[tuple[StateHandle, Ids | IdBuffer]], facts: ModelFacts) -> str:
+    """ "part 3: " of the first part whose ids are too many or too large; C's own words do not say which it refused."""
+    count = ffi.new("size_t *")
+    for at, (_, ids) in enumerate(parts):
+        lib.pn_state_tokens(pieces[at].state, count)
+        if count[0] + len(ids) > facts.n_context or max(ids) >= facts.n_vocab:
+            return f"part {at}: "
+    return ""
 
 
 GUESSES_MAX = int(lib.PN_GUESSES_MAX)

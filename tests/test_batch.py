@@ -104,6 +104,39 @@ def test_nonsense_is_refused_before_any_work(model: pantheon.Model, tiny_model: 
         assert model.eval_batch([(one, [3])])[0].tobytes() == alone(model, [1, 2, 3]).tobytes()
 
 
+def test_parts_that_are_none_are_refused_by_number(model: pantheon.Model) -> None:
+    with model.state() as one, model.state() as two:
+        good = (one, [3])
+        wrong: list[tuple[Any, str]] = [
+            (None, "must be a sequence of .state, ids., got NoneType"),
+            (7, "got int"),
+            ("ab", "part 0 of the batch must be .state, ids., got str"),
+            ([1], "part 0 .* got int"),
+            ([good, None], "part 1 .* got NoneType"),
+            ([good, (None, [1])], r"part 1 .* got 2 values \(NoneType, list\)"),
+            ([good, (two,)], "part 1 .* got 1 values"),
+            ([good, (two, [1], 2)], "part 1 .* got 3 values"),
+            ([good, (two, None)], "part 1: token ids"),
+            ([good, (two, [1.5])], "part 1: token ids"),
+            ([good, (two, [-1])], "part 1: token id -1"),
+            ([good, (two, [4, 512])], "part 1: eval: token 1 is 512"),
+        ]
+        for parts, words in wrong:
+            with pytest.raises(pantheon.ArgumentError, match=words):
+                model.eval_batch(parts)
+        with pytest.raises(pantheon.ContextError, match="part 1: .* 701"):
+            model.eval_batch([good, (two, [4] * 701)])
+        progress: Any = 7
+        with pytest.raises(pantheon.ArgumentError, match="progress .* got int"):
+            model.eval_batch([good], progress=progress)
+        with pytest.raises(pantheon.ArgumentError, match="progress .* got int"):
+            one.eval([3], progress=progress)
+        two.close()
+        with pytest.raises(pantheon.ClosedError, match="part 1: "):
+            model.eval_batch([good, (two, [4])])
+        assert len(one) == 0
+
+
 def test_what_progress_raises_stops_it_and_frees_the_states(model: pantheon.Model) -> None:
     class Enough(Exception):
         pass

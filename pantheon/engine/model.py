@@ -206,11 +206,14 @@ class Model:
         Returns the logits after the last id of each, float32[len(parts), n_vocab], equal to the bit to what each state
         would get alone. Together they read the weights once, so a step of eight conversations costs little more than
         one of them alone. progress: as in State.eval().
-        Raises ArgumentError (a state that is here twice or of another model, an id that there is not, no ids),
-        BusyError and ContextError before any work; after OutOfMemoryError, NumericError or CancelledError (a cancel of
-        one state ends the whole call) each state holds a prefix of what was asked for, and no logits.
+        Raises ArgumentError (a part that is no such pair, a state that is here twice or of another model, an id that
+        there is not, no ids), BusyError and ContextError before any work, and names the part by its index; after
+        OutOfMemoryError, NumericError or CancelledError (a cancel of one state ends the whole call) each state holds a
+        prefix of what was asked for, and no logits.
         """
-        pairs = [(state._handle, id_buffer(ids)) for state, ids in parts]
+        if not isinstance(parts, Iterable):
+            raise ArgumentError(f"the parts of a batch must be a sequence of (state, ids), got {type(parts).__name__}")
+        pairs = [_read_part(at, part) for at, part in enumerate(parts)]
         for at, (handle, ids) in enumerate(pairs):
             if len(ids) == 0:
                 raise ArgumentError(f"part {at} of the batch has no token ids")
@@ -341,6 +344,19 @@ class Model:
     def __repr__(self) -> str:
         name = os.path.basename(self._info.path)
         return f"<pantheon.Model {name}: {self.architecture}, {self._info.n_params / 1e6:.0f} M parameters>"
+
+
+def _read_part(at: int, part: object) -> tuple[_native.StateHandle, _native.Ids | _native.IdBuffer]:
+    """Part `at` of a batch, for C."""
+    if not isinstance(part, (tuple, list)):
+        raise ArgumentError(f"part {at} of the batch must be (state, ids), got {type(part).__name__}")
+    if len(part) != 2 or not isinstance(part[0], State):
+        kinds = ", ".join(type(value).__name__ for value in part[:3])
+        raise ArgumentError(f"part {at} of the batch must be (state, ids), got {len(part)} values ({kinds})")
+    try:
+        return part[0]._handle, id_buffer(part[1])
+    except ArgumentError as error:
+        raise ArgumentError(f"part {at}: {error}") from None
 
 
 def _complete(model: Model, ids: _native.Ids | _native.IdBuffer, record: Record) -> Iterator[str]:
