@@ -139,6 +139,11 @@ def resolve(name_or_path: str | os.PathLike[str]) -> Path:
     return path
 
 
+def printable(text: str) -> str:
+    """A name for people: whatever in it is no printable character (controls, bytes that are not UTF-8) is escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
 def list_models() -> list[Listed]:
     """The catalogue, then whatever other GGUF files lie in the cache folder."""
     folder = cache_folder()

@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -23,6 +23,9 @@ from pantheon.engine.model import MAX_THREADS, Model, ModelInfo, load
 from pantheon.engine.sampling import SamplingParams
 from pantheon.engine.tokenizer import Tokenizer
 from pantheon.errors import ArgumentError, PantheonError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 DEFAULT_MODEL = "smollm2"
 DEFAULT_MAX_TOKENS = 128
@@ -46,13 +49,14 @@ def run(arguments: Sequence[str]) -> int:
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.ClickException as error:
-        error.show()
+        with repl.beside():
+            error.show()
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         repl.note("interrupted")
         return repl.EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader of our output has had enough
-        _discard_output()
+        repl.discard(sys.stdout)
         return repl.EXIT_DONE
     except (PantheonError, OSError, MemoryError) as error:
         repl.note(f"error: {error or 'out of memory'}")
@@ -67,11 +71,6 @@ def _mend_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-
-
-def _discard_output() -> None:
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 # ---- Options that several commands share --------------------------------------------------------------------------
@@ -239,13 +238,14 @@ def pull(name: str) -> None:
 @root.command()
 def models() -> None:
     """List the catalogue and the cache folder."""
-    from rich.console import Console
     from rich.table import Table
 
     table = Table("name", "size", "state", "model", box=None, pad_edge=False)
     for model in catalog.list_models():
-        table.add_row(model.name, _megabytes(model.size), "here" if model.here else "not pulled", model.title)
-    Console(width=None if sys.stdout.isatty() else 200, highlight=False, markup=False).print(table)
+        texts = model.name, _megabytes(model.size), "here" if model.here else "not pulled", model.title
+        table.add_row(*map(catalog.printable, texts))
+    with _console() as console:
+        console.print(table)
     repl.note(f"cache folder: {catalog.cache_folder()}")
 
 
@@ -347,7 +347,8 @@ def bench(model: str, plot: str | None, as_json: bool, peer: str | None, **optio
     if as_json:
         click.echo(json.dumps(report.as_json(result)))
     else:
-        report.print_table(result)
+        with _console() as console:
+            report.print_table(result, console)
     if plot is not None:
         picture.draw(result, plot)
         repl.note(f"drawn: {plot}")
@@ -362,8 +363,19 @@ def _megabytes(size: int) -> str:
 
 def _visible(piece: bytes) -> str:
     """A token's text in quotes, with every byte that is no printable character escaped."""
-    text = piece.decode("utf-8", "backslashreplace")
-    return '"' + "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text) + '"'
+    return f'"{catalog.printable(piece.decode("utf-8", "backslashreplace"))}"'
+
+
+@contextlib.contextmanager
+def _console() -> Iterator[Console]:
+    """Something to draw tables on. They are written here: rich itself ends the program where the reader has left."""
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else 200, highlight=False, markup=False, emoji=False)
+    with console.capture() as drawn:
+        yield console
+    sys.stdout.write(drawn.get())
+    sys.stdout.flush()
 
 
 @contextlib.contextmanager

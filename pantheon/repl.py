@@ -42,7 +42,24 @@ def harmless(text: str) -> str:
 
 def note(text: str) -> None:
     """Say something beside the conversation."""
-    print(harmless(text), file=sys.stderr, flush=True)
+    with beside():
+        print(harmless(text), file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def beside() -> Iterator[None]:
+    """What is said inside on stderr is given up where nobody reads it or its disk is full: the work goes on."""
+    try:
+        yield
+    except OSError:
+        discard(sys.stderr)
+
+
+def discard(stream: TextIO) -> None:
+    """Let a stream that cannot be written swallow what it still holds and whatever comes: Python's exit writes it too,
+    and would change the exit code for it."""
+    with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
 
 
 class _StoppedError(Exception):

@@ -5,6 +5,8 @@ The other engine is a stub module of its name that answers at once, so that its 
 
 from __future__ import annotations
 
+import dataclasses
+import errno
 import importlib.util
 import json
 import os
@@ -20,6 +22,7 @@ from typing import Any
 
 import gguf
 import pytest
+from rich.console import Console
 from tiny_gguf import OMIT, write_model
 
 import pantheon
@@ -307,6 +310,47 @@ def test_what_a_peer_raises_is_told(tiny_model: str, tmp_path: Path) -> None:
         workers.start_peer(python, workers.Setup(path=tiny_model, threads=1), quiet)
 
 
+FACTS = '{"name": "n", "version": "1", "how": "h", "n_vocab": 9, "window": 9, "threads": 1'
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("echo nonsense", "'nonsense', which is not JSON"),
+        (r"printf '\377\376\n'", "not JSON"),
+        ("yes '[' | tr -d '\\n'", "not JSON"),
+        ("echo '[1]'", "'[1]', which is not an object"),
+        ("echo '{}'", "without 'name'"),
+        (f"echo '{FACTS.replace('9', 'null')}" + "}'", "'n_vocab' with null"),
+        (f"echo '{FACTS.replace('9', '-1')}" + "}'", "'n_vocab' with -1"),
+        (f"echo '{FACTS.replace('9', 'true')}" + "}'", "'n_vocab' with true"),
+        (f"echo '{FACTS}" + "}'; read line; read line; echo '{\"prompt_s\": NaN}'", "'prompt_s' with NaN"),
+        (f"echo '{FACTS}" + "}'; read line; read line; echo '{\"prompt_s\": 1}'", "without 'decode_s'"),
+        ("echo '{\"error\": [1], \"kind\": 7}'", "7: [1]"),
+        ("exit 0", "status 0 and no answer;"),
+        ("echo the reason >&2; exit 3", "status 3 and no answer: the reason"),
+        ("kill -40 $$", "signal 40"),
+    ],
+)  # fmt: skip
+def test_what_is_no_python_of_the_peer_is_one_error_that_names_it(tmp_path: Path, script: str, words: str) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    with pytest.raises(pantheon.BenchmarkError) as caught:
+        workers.start_peer(str(python), workers.Setup(path="m", threads=1, options={"repack": False}), quiet)
+    assert words in str(caught.value)
+    assert str(python) in str(caught.value)
+
+
+def test_a_peer_that_falls_silent_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "GOODBYE_S", 0.1)
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexec >&-\nexec sleep 120\n")
+    python.chmod(0o755)
+    with pytest.raises(pantheon.BenchmarkError, match="closed its output"):
+        workers.start_peer(str(python), workers.Setup(path="m", threads=1), quiet)
+
+
 # ---- Wrong usage and failures
 
 
@@ -353,10 +397,78 @@ def test_ctrl_c_ends_all_processes(tiny_model: str) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert err.splitlines()[-1] == "interrupted"
+    check_ended(children)
+
+
+def check_ended(pids: list[str]) -> None:
+    """Within a time that no request of the test needs."""
     deadline = time.monotonic() + 20
-    while any(Path(f"/proc/{child}").exists() for child in children):
+    while any(is_running(pid) for pid in pids):
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def is_running(pid: str) -> bool:
+    """A zombie, whom nobody may be left to bury, is not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_no_engine_outlives_the_program_that_asks(tmp_path: Path, end: signal.Signals) -> None:
+    """Not even in the middle of a request: the stub's takes two minutes."""
+    busy = tmp_path / "busy"
+    work = f"import time; open({str(busy)!r}, 'w').close(); time.sleep(120)"
+    slow = STUB.replace("self.n_tokens += len(ids)", work)
+    python = make_python(tmp_path, stub="CRASHES = False\n" + slow)
+    (tmp_path / "m").write_bytes(b"x")
+    script = f"""
+from pantheon.bench import workers
+with workers.Worker("llama", {python!r}, workers.Setup(path={str(tmp_path / "m")!r}, threads=1)) as worker:
+    print(worker.process.pid, flush=True)
+    worker.ask({{"what": "generate", "ids": [1], "decode": 0}})
+"""
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    with process.stdout:
+        child = process.stdout.readline().strip()
+        while not busy.exists():
+            assert process.poll() is None
+            time.sleep(0.02)
+        assert is_running(child)
+        process.send_signal(end)
+        assert process.wait(20) == -end
+        check_ended([child])
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_notes_that_nobody_reads_do_not_cost_the_result(tiny_model: str, full: bool) -> None:
+    flags = "--threads 1 --prompt 8 --decode 2 --runs 1 --batch 1 --json".split()
+    read, write = os.pipe()
+    os.close(read)
+    with open("/dev/full", "wb") if full else os.fdopen(write, "wb") as stderr:
+        done = subprocess.run(
+            [sys.executable, "-m", "pantheon", "bench", tiny_model, *flags],
+            stdout=subprocess.PIPE, stderr=stderr, timeout=300,
+        )  # fmt: skip
+    if full:
+        os.close(write)
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["runs"] == 1
+
+
+HOSTILE = "a$b$ \x1b[31m\n:smile:[b]\udcff.gguf"
+SHOWN = r"a$b$ \x1b[31m\n:smile:[b]\udcff.gguf"
+
+
+def test_the_name_of_a_file_has_no_power_over_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    result = some_result(False)
+    named = dataclasses.replace(result, file=dataclasses.replace(result.file, path=HOSTILE))
+    console = Console(width=200, highlight=False, markup=False, emoji=False)
+    report.print_table(named, console)
+    assert capsys.readouterr().out.startswith(f"{SHOWN}: llama, Q8_0")
 
 
 # ---- The picture
@@ -400,6 +512,32 @@ def test_a_picture_is_drawn(tmp_path: Path, peer: bool) -> None:
     text = vector.read_text()
     assert text.count("<!-- m.gguf, 2 threads") == 1
     assert text.count("<!-- pantheon 1 -->") == (2 if peer else 1)
+
+
+def test_a_picture_shows_any_name_of_a_file(tmp_path: Path) -> None:
+    result = some_result(False)
+    named = dataclasses.replace(result, file=dataclasses.replace(result.file, path=HOSTILE))
+    plot.draw(named, str(tmp_path / "p.png"))
+    plot.draw(named, str(tmp_path / "p.svg"))
+    assert f"<!-- {SHOWN}, 2 threads" in (tmp_path / "p.svg").read_text()
+
+
+def test_a_picture_that_cannot_be_written_is_told_before_anything_is_measured(
+    tiny_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = tmp_path / ("x" * 300 + ".png")
+    assert run(["bench", tiny_model, "--plot", str(long)]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == f"error: --plot {long} cannot be written: {os.strerror(errno.ENAMETOOLONG)}\n"
+    old, new, link = tmp_path / "old.png", tmp_path / "new.png", tmp_path / "link.png"
+    old.write_bytes(b"kept")
+    link.symlink_to(new)
+    for path in (old, new, link):
+        plot.check(str(path))
+    assert old.read_bytes() == b"kept"
+    assert not new.exists()
+    assert link.is_symlink()
 
 
 def test_the_share_of_the_memory_is_bytes_over_bytes() -> None:

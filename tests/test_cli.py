@@ -214,6 +214,28 @@ def test_the_installed_program_is_the_one_that_covers_its_imports() -> None:
     assert script.value == "pantheon_main:main"
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [["models"], ["--help"], ["info", "MODEL"], ["tokenize", "MODEL", "a"],
+     ["bench", "MODEL", *"--threads 1 --prompt 8 --decode 2 --runs 1 --batch 1".split()]],
+)  # fmt: skip
+def test_where_the_reader_has_left_every_command_is_done(arguments: list[str], tiny_model: str) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as stdout:
+        done = subprocess.run(
+            [*PANTHEON, *(tiny_model if word == "MODEL" else word for word in arguments)],
+            stdout=stdout, stderr=subprocess.PIPE, timeout=300,
+        )  # fmt: skip
+    assert done.returncode == 0
+    assert b"rror" not in done.stderr
+
+
+def test_wrong_usage_is_2_where_nobody_reads_why() -> None:
+    with open("/dev/full", "wb") as stderr:
+        assert subprocess.run([*PANTHEON, "--nonsense"], stderr=stderr, timeout=60).returncode == 2
+
+
 def test_a_reader_that_leaves_ends_it_quietly(tiny_model: str) -> None:
     process = subprocess.Popen(
         [*PANTHEON, "chat", tiny_model, "--max-tokens", "50"],

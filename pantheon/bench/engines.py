@@ -14,6 +14,7 @@ import json
 import math
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -275,6 +276,17 @@ REQUESTS: dict[str, Callable[[Any, dict[str, Any]], Answer]] = {
     "sampling": run_sampling,
     "loops": run_loops,
 }
+SECONDS: dict[str, tuple[str, ...]] = {
+    "load": ("load_s",),
+    "generate": ("prompt_s", "decode_s"),
+    "cached": ("cached_s",),
+    "batch": ("batch_s", "one_s"),
+    "sampling": ("draw_s",),
+    "loops": ("python_s", "c_s"),
+}
+"""What the answer to each has."""
+FACTS: dict[str, type] = {"name": str, "version": str, "how": str, "n_vocab": int, "window": int, "threads": int}
+"""What the answer to the first line has, at least."""
 
 
 # ---- The program --------------------------------------------------------------------------------------------------
@@ -288,8 +300,19 @@ def answered(work: Callable[[], dict[str, Any]]) -> str:
         return json.dumps({"error": str(error), "kind": type(error).__name__})
 
 
+WATCH_S = 0.2
+
+
+def end_with(parent: int) -> None:
+    """Wait until this process has another parent, then end it: nobody is left who could read what it still works on."""
+    while os.getppid() == parent:
+        time.sleep(WATCH_S)
+    os._exit(1)
+
+
 def main(name: str) -> None:
-    """Load what the first line asks for, then answer the others until the end of input."""
+    """Load what the first line asks for, then answer the others until the end of input, or of the parent."""
+    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever an engine prints must not get between the answers
     ask = json.loads(sys.stdin.readline())

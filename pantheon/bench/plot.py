@@ -1,6 +1,6 @@
 """A picture of decode speed over context length. matplotlib is an extra: `pip install 'pantheon[plot]'`.
 
-Rank 5: imports measure; matplotlib inside of functions.
+Rank 5: imports catalog, measure; matplotlib inside of functions.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import os
 from typing import Any
 
 from pantheon.bench.measure import DECODE_PROMPT, Plan, Result, read_file_facts
+from pantheon.catalog import printable
 from pantheon.errors import ArgumentError, BenchmarkError
 
 CONTEXTS = (128, 512, 1024, 2048, 4096)
@@ -40,6 +41,23 @@ def check(path: str) -> None:
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
         raise ArgumentError(f"--plot {path}: there is no folder {folder}")
+    _try_to_open(path)
+
+
+def _try_to_open(path: str) -> None:
+    """Open the file as savefig() will, changing nothing: minutes of measuring lie between."""
+    is_new = not os.path.exists(path)
+    try:
+        with open(path, "ab"):
+            pass
+        if is_new:
+            os.unlink(os.path.realpath(path))  # of a link to nothing, what it points to
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def _unwritable(path: str, error: OSError) -> BenchmarkError:
+    return BenchmarkError(f"--plot {path} cannot be written: {error.strerror or error}")
 
 
 def draw(result: Result, path: str) -> None:
@@ -64,16 +82,21 @@ def draw(result: Result, path: str) -> None:
     try:
         figure.savefig(path, dpi=120)
     except OSError as error:
-        raise BenchmarkError(f"--plot {path} cannot be written: {error.strerror or error}") from None
+        raise _unwritable(path, error) from None
 
 
 def _name(result: Result, label: str) -> str:
-    return f"{result.facts[label]['name']} {result.facts[label]['version']}"
+    return _plain(f"{result.facts[label]['name']} {result.facts[label]['version']}")
+
+
+def _plain(text: str) -> str:
+    """A text that fonts have letters for, and in which a dollar sign begins no formula."""
+    return printable(text).replace("$", r"\$")
 
 
 def _title(plan: Plan, result: Result) -> str:
     facts = result.facts["pantheon"]
-    return f"{os.path.basename(result.file.path)}, {facts['threads']} threads, decode {plan.decode}"
+    return _plain(f"{os.path.basename(result.file.path)}, {facts['threads']} threads, decode {plan.decode}")
 
 
 def _limit(result: Result, n: int) -> float:

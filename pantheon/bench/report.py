@@ -1,17 +1,20 @@
 """Figures as one JSON object for machines, and as a table for people. No figure is made here that is not a median.
 
-Rank 5: rich is imported where the table is drawn.
+Rank 5: imports catalog, measure, workers; rich is imported where the table is drawn.
 """
 
 from __future__ import annotations
 
 import os
-import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pantheon.bench import engines
 from pantheon.bench.measure import DECODE_PROMPT, Figures, Result, Series
 from pantheon.bench.workers import cpu_name, usable_cores
+from pantheon.catalog import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Json = dict[str, Any]
 
@@ -109,18 +112,20 @@ def _peer(result: Result) -> Json | None:
 # ---- For people ---------------------------------------------------------------------------------------------------
 
 
-def print_table(result: Result) -> None:
-    """On stdout: what ran, one line per figure with its spread, the other engine beside it if it took part."""
-    from rich.console import Console
+def print_table(result: Result, console: Console) -> None:
+    """What ran, one line per figure with its spread, the other engine beside it if it took part.
+
+    Names of files and what another engine says of itself come from elsewhere: no line has power over a terminal.
+    """
     from rich.table import Table
 
-    console = Console(width=None if sys.stdout.isatty() else 200, highlight=False, markup=False)
     for line in _opening(result):
-        console.print(line)
+        console.print(printable(line))
     table = Table("", box=None, pad_edge=False)
     names: list[str] = [label for label in ("pantheon", "llama") if label in result.figures]
     for label in names:
-        table.add_column(f"{result.facts[label]['name']} {result.facts[label]['version']}", justify="right")
+        title = printable(f"{result.facts[label]['name']} {result.facts[label]['version']}")
+        table.add_column(title, justify="right")
         table.add_column("lowest to highest", justify="right")
     if len(names) > 1:
         table.add_column("ratio", justify="right")
@@ -128,7 +133,7 @@ def print_table(result: Result) -> None:
         table.add_row(*row)
     console.print(table)
     for line in _closing(result):
-        console.print(line)
+        console.print(printable(line))
 
 
 def _opening(result: Result) -> list[str]:

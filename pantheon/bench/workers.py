@@ -25,6 +25,10 @@ from pantheon.bench import engines
 from pantheon.errors import BenchmarkError
 
 PEER = "llama-cpp-python"
+ANSWER_MOST = 1 << 20
+"""Characters of an answer: ours have some hundred."""
+GOODBYE_S = 10.0
+"""How long a process may live on after it closed its output."""
 Say = Callable[[str], object]
 """Called with one line for people on what is being done."""
 
@@ -44,14 +48,16 @@ class Worker:
     """A process with one engine and one model in it. Use `with`, or close()."""
 
     def __init__(self, engine: str, python: str, setup: Setup, *, label: str | None = None) -> None:
-        self.engine = engine
+        self.engine, self.python = engine, python
+        self.who = f"the process of {engine} ({python})"
         self.label = label or engine
         self.log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed by close()
         command = [python, os.path.abspath(engines.__file__), engine]
         try:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True
-            )
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
+                encoding="utf-8", errors="backslashreplace",
+            )  # fmt: skip
         except OSError as error:
             self.log.close()
             raise BenchmarkError(f"the Python {python} of {engine} cannot be started: {error.strerror}") from None
@@ -64,18 +70,37 @@ class Worker:
             raise
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Send one line, wait for one line. Raises what the engine raised, or BenchmarkError if its process died."""
+        """Send one line, wait for one line. Raises what the engine raised, or BenchmarkError if its process died or
+        answered what no engine answers: any program may have been named as its Python."""
         requests, answers = self._pipes()
-        line = ""
         with contextlib.suppress(BrokenPipeError):
             print(json.dumps(request), file=requests, flush=True)
-            line = answers.readline()
+        line = answers.readline(ANSWER_MOST)
         if not line:
             raise self._death()
-        answer: dict[str, Any] = json.loads(line)
+        try:
+            answer = json.loads(line)
+        except (ValueError, RecursionError):
+            raise self._useless(f"answered {line.strip()[:60]!r}, which is not JSON") from None
+        if not isinstance(answer, dict):
+            raise self._useless(f"answered {line.strip()[:60]!r}, which is not an object")
         if "error" in answer:
-            raise self._failure(answer["kind"], answer["error"])
+            raise self._failure(str(answer.get("kind")), str(answer["error"]))
+        self._check(answer, request.get("what"))
         return answer
+
+    def _check(self, answer: dict[str, Any], what: str | None) -> None:
+        """Whether all is there that the answer to this request (None: the first line) must have."""
+        wanted: dict[str, type] = engines.FACTS if what is None else dict.fromkeys(engines.SECONDS[what], float)
+        for key, kind in wanted.items():
+            if key not in answer:
+                raise self._useless(f"answered without {key!r}")
+            if not _fits(answer[key], kind):
+                raise self._useless(f"answered {key!r} with {json.dumps(answer[key])[:60]}")
+
+    def _useless(self, what: str) -> BenchmarkError:
+        cure = f"; name a Python that has {PEER} with --peer-python" if self.engine == "llama" else ""
+        return BenchmarkError(f"{self.who} {what}{cure}")
 
     def _pipes(self) -> tuple[IO[str], IO[str]]:
         assert self.process.stdin is not None
@@ -87,21 +112,22 @@ class Worker:
         if self.engine == "pantheon" and isinstance(cls, type) and issubclass(cls, errors.PantheonError):
             return cls(message)
         if kind == engines.NotInstalled.__name__:
-            python = self.process.args[0] if isinstance(self.process.args, list) else "python"
             return BenchmarkError(
-                f"{PEER} is not installed for {python}: install it there ({python} -m pip install {PEER}), "
-                "or name a Python that has it with --peer-python"
+                f"{PEER} is not installed for {self.python}: install it there "
+                f"({self.python} -m pip install {PEER}), or name a Python that has it with --peer-python"
             )
-        return BenchmarkError(f"{self.engine} failed: {kind}: {message}")
+        return BenchmarkError(f"{self.who} failed: {kind}: {message}")
 
     def _death(self) -> BenchmarkError:
-        code = self.process.wait()
+        try:
+            code = self.process.wait(GOODBYE_S)
+        except subprocess.TimeoutExpired:
+            return self._useless("closed its output without an answer")
         if code < 0:
-            name = signal.Signals(-code).name
-            return BenchmarkError(f"the process of {self.engine} was ended by {name}", crashed=True)
+            return BenchmarkError(f"{self.who} was ended by {_signal_name(-code)}", crashed=True)
         self.log.seek(0)
         last = self.log.read().strip().rpartition("\n")[2]
-        return BenchmarkError(f"the process of {self.engine} ended with status {code}: {last}")
+        return self._useless(f"ended with status {code} and no answer" + (f": {last}" if last else ""))
 
     def close(self) -> None:
         """End the process."""
@@ -116,6 +142,22 @@ class Worker:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _fits(value: object, kind: type) -> bool:
+    """Whether a value of an answer is a text, a count, or seconds (kind float), and one that can be."""
+    if kind is str:
+        return isinstance(value, str)
+    numbers = (int, float) if kind is float else (int,)
+    return isinstance(value, numbers) and not isinstance(value, bool) and 0 <= value < 2**31
+
+
+def _signal_name(number: int) -> str:
+    """Signals for real time have numbers alone."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def start_peer(python: str, setup: Setup, say: Say) -> Worker:
