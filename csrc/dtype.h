@@ -1,8 +1,8 @@
 /* dtype.h - THE TABLE OF ELEMENT TYPES: block layout, row dequantize and quantize.                    (rank 2)
  *
  * Layouts are those of the GGUF document and the reference implementation (ggml); each block struct is size-asserted
- * in dtype.c. Values equal the `gguf` package's bit for bit. Rows are whole blocks. Conversions between float formats
- * are integer-only, so they do not depend on the floating-point environment. */
+ * in dtype_blocks.h. Values equal the `gguf` package's bit for bit. Rows are whole blocks. Conversions between float
+ * formats are integer-only, so they do not depend on the floating-point environment. */
 #ifndef PN_DTYPE_H
 #define PN_DTYPE_H
 

@@ -16,6 +16,7 @@ from typing import Any
 import gguf
 import numpy as np
 import numpy.typing as npt
+import quant_blocks
 
 from pantheon._core import ffi, lib
 
@@ -24,7 +25,7 @@ Bytes = npt.NDArray[np.uint8]
 DType = gguf.GGMLQuantizationType
 VType = gguf.GGUFValueType
 
-READABLE = [DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0, DType.Q4_1]
+READABLE = [DType[name] for name in quant_blocks.READABLE]
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 
 
@@ -86,9 +87,8 @@ def random_tensor(
     row_shape = (*shape[:-1], shape[-1] // block_len * block_bytes)
     if special or dtype not in READABLE:
         return Tensor(name, rng.integers(0, 256, row_shape, dtype=np.uint8), dtype)
-    values = (rng.standard_normal(shape) * scale).astype(np.float32)
-    raw = np.ascontiguousarray(gguf.quants.quantize(values, dtype))
-    return Tensor(name, raw.view(np.uint8).reshape(row_shape), dtype)
+    n_rows = int(np.prod(shape[:-1]))
+    return Tensor(name, quant_blocks.random_rows(dtype.name, n_rows, shape[-1], seed, scale).reshape(row_shape), dtype)
 
 
 def write_gguf(

@@ -16,6 +16,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+import quant_blocks
 from gguf_bytes import (
     READABLE,
     DType,
@@ -109,11 +110,12 @@ def test_metadata_of_any_kind_comes_back_in_order_with_type_and_value(
 @pytest.mark.parametrize("dtype", READABLE, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("special", [False, True], ids=["numbers", "any bytes"])
 def test_floats_of_every_type_equal_the_package_to_the_bit(tmp_path: Path, dtype: DType, special: bool) -> None:
+    block_len = max(gguf.GGML_QUANT_SIZES[dtype][0], 32)
     tensors = [
         random_tensor("vector.weight", (256,), dtype, 1, special=special),
-        random_tensor("matrix.weight", (37, 96), dtype, 2, special=special),
-        random_tensor("cube.weight", (3, 5, 64), dtype, 3, special=special),
-        random_tensor("experts.weight", (2, 3, 4, 32), dtype, 4, special=special),
+        random_tensor("matrix.weight", (37, 3 * block_len), dtype, 2, special=special),
+        random_tensor("cube.weight", (3, 5, 2 * block_len), dtype, 3, special=special),
+        random_tensor("experts.weight", (2, 3, 4, block_len), dtype, 4, special=special),
     ]
     path = write_gguf(tmp_path / "t.gguf", tensors)
     reader = gguf.GGUFReader(path)
@@ -125,6 +127,19 @@ def test_floats_of_every_type_equal_the_package_to_the_bit(tmp_path: Path, dtype
             assert list(info.dims)[: info.n_dims] == theirs.shape.tolist()
             assert (info.type, info.offset, info.size) == (dtype, theirs.data_offset, theirs.n_bytes)
             assert same_bits(read_floats(handle, index), t.floats())
+
+
+@pytest.mark.parametrize("name", quant_blocks.READABLE)
+def test_random_rows_are_fit_to_be_weights_and_reach_every_code(name: str) -> None:
+    raw = quant_blocks.random_rows(name, 64, 512, 1, std=0.03)
+    values = gguf.quants.dequantize(raw, DType[name]).astype(np.float64)
+    assert values.shape == (64, 512)
+    assert np.isfinite(values).all()
+    assert 0.02 < values.std() < 0.04
+    assert abs(values.mean()) < 0.005
+    assert (raw == quant_blocks.random_rows(name, 64, 512, 1, std=0.03)).all()
+    if name in quant_blocks.LAYOUTS:
+        assert len(np.unique(raw)) == 256
 
 
 def test_the_halves_of_every_bit_pattern_equal_numpy(tmp_path: Path) -> None:

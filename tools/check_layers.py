@@ -29,7 +29,9 @@ C_RANKS: list[tuple[int, str, str]] = [
     (0, "common status pantheon", "checked arithmetic, the thread's last failure, the public API"),
     (1, "map unicode unicode_tables", "a path to bytes; bytes to characters"),
     (1, "lookup pace", "the last ids' earlier places, a guess; whether it is worth a try"),
-    (2, "dtype pretokenize sniff", "element types; text to pieces; what a file is that is not GGUF"),
+    (1, "dtype_blocks dtype_rows", "what a block of each element type is; the functions behind their table"),
+    (2, "dtype dtype_float dtype_block32 dtype_k", "the table of element types; rows to floats and back"),
+    (2, "pretokenize sniff", "text to pieces; what a file is that is not GGUF"),
     (2, "settle", "a block of memory moves into huge pages"),
     (3, "gguf gguf_get cpu threads mathf", "a validated file; the machine; exp, sin and cos of our own"),
     (4, "kernels/kernels kernels/dispatch", "the contract of the inner loops; which file of them runs"),
@@ -51,7 +53,7 @@ C_RANKS: list[tuple[int, str, str]] = [
     (12, "stream", "evaluate, sample, call back, repeat"),
 ]
 # The kernels know shapes and numbers, nothing of files, models or failures; the choice between them may fail.
-KERNELS_MAY_INCLUDE = {"common", "cpu", "dtype", "kernels/kernels", "mathf"}
+KERNELS_MAY_INCLUDE = {"common", "cpu", "dtype", "dtype_blocks", "kernels/kernels", "mathf"}
 DISPATCH_MAY_INCLUDE = KERNELS_MAY_INCLUDE | {"pantheon", "status"}
 
 # Rank and modules or folders of pantheon/.

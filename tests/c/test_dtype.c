@@ -2,6 +2,7 @@
  * own round trips. (tests/test_gguf.py compares every type with the `gguf` package, bit for bit.) */
 #include "check.h"
 #include "dtype.h"
+#include "dtype_blocks.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -130,6 +131,31 @@ static void test_q4_1_reads_and_writes_a_block_worked_out_by_hand(void) {
     CHECK(back[0] == -1 && back[1] == 14 && back[2] == 1 && back[18] == 3 && back[31] == -1);
 }
 
+/* Numbers of 6 bits where the format hides them: one group at a time differs from the others. */
+static void test_q3_k_and_q4_k_take_every_scale_from_its_own_bits(void) {
+    for (size_t g = 0; g < 16; g++) { /* s = 32 + 21 for group g, 32 (a scale of zero) for the others */
+        q3_k_block block = { .scale = 0x3c00 };
+        float x[256];
+        memset(block.qs, 0xff, sizeof block.qs);
+        memset(block.high, 0xff, sizeof block.high);
+        memset(block.scales + 8, 0xaa, 4); /* high quarters: 2 */
+        block.scales[g % 8] = (uint8_t)(5 << g / 8 * 4);
+        block.scales[8 + g % 4] |= (uint8_t)(1 << g / 4 * 2); /* 3 */
+        dtype_find(DTYPE_Q3_K)->dequantize((const uint8_t *)&block, x, 256);
+        for (size_t i = 0; i < 256; i++) CHECK(x[i] == (i / 16 == g ? 63 : 0));
+    }
+    for (size_t g = 0; g < 8; g++) { /* s = 37, m = 42 of group g; q = 15 */
+        q4_k_block block = { .scale = 0x3c00, .min = 0x4000 };
+        float x[256];
+        memset(block.qs, 0xff, sizeof block.qs);
+        block.scales[g % 4] = (uint8_t)(g < 4 ? 37 : 2 << 6);
+        block.scales[g % 4 + 4] = (uint8_t)(g < 4 ? 42 : 2 << 6);
+        if (g >= 4) block.scales[g + 4] = 5 | 10 << 4;
+        dtype_find(DTYPE_Q4_K)->dequantize((const uint8_t *)&block, x, 256);
+        for (size_t i = 0; i < 256; i++) CHECK(x[i] == (i / 32 == g ? 37 * 15 - 2 * 42 : 0));
+    }
+}
+
 /* ---- properties of every row of the table --------------------------------------------------------------------- */
 
 /* Largest step between two neighbouring codes of a block with values in [-1, 1]; the error is at most half of it, but
@@ -155,8 +181,9 @@ static void test_every_type_gives_back_a_row_within_its_step_from_unaligned_memo
     size_t n_types;
     const dtype_info *types = dtype_table(&n_types);
     uint32_t state = 1;
-    CHECK(n_types == 6);
+    CHECK(n_types == 15);
     for (size_t t = 0; t < n_types; t++) {
+        if (!types[t].quantize) continue;
         enum { N = 4096 };
         float *x = malloc(N * sizeof *x), *back = malloc(N * sizeof *back);
         uint8_t *memory = malloc(N * 4 + 1), *row = memory + 1;
@@ -173,20 +200,44 @@ static void test_every_type_gives_back_a_row_within_its_step_from_unaligned_memo
     }
 }
 
+/* Every half of every block type: where it stands. A zero is written over the other one of the block, if any. */
+static const struct {
+    int id;
+    size_t at, other; /* other: one more than its offset, 0: none */
+} HALVES[] = {
+    { DTYPE_Q8_0, offsetof(q8_0_block, scale), 0 },
+    { DTYPE_Q4_0, offsetof(q4_0_block, scale), 0 },
+    { DTYPE_Q4_1, offsetof(q4_1_block, scale), 1 + offsetof(q4_1_block, min) },
+    { DTYPE_Q4_1, offsetof(q4_1_block, min), 1 + offsetof(q4_1_block, scale) },
+    { DTYPE_Q5_0, offsetof(q5_0_block, scale), 0 },
+    { DTYPE_Q5_1, offsetof(q5_1_block, scale), 1 + offsetof(q5_1_block, min) },
+    { DTYPE_Q5_1, offsetof(q5_1_block, min), 1 + offsetof(q5_1_block, scale) },
+    { DTYPE_IQ4_NL, offsetof(iq4_nl_block, scale), 0 },
+    { DTYPE_Q2_K, offsetof(q2_k_block, scale), 1 + offsetof(q2_k_block, min) },
+    { DTYPE_Q2_K, offsetof(q2_k_block, min), 1 + offsetof(q2_k_block, scale) },
+    { DTYPE_Q3_K, offsetof(q3_k_block, scale), 0 },
+    { DTYPE_Q4_K, offsetof(q4_k_block, scale), 1 + offsetof(q4_k_block, min) },
+    { DTYPE_Q4_K, offsetof(q4_k_block, min), 1 + offsetof(q4_k_block, scale) },
+    { DTYPE_Q5_K, offsetof(q5_k_block, scale), 1 + offsetof(q5_k_block, min) },
+    { DTYPE_Q5_K, offsetof(q5_k_block, min), 1 + offsetof(q5_k_block, scale) },
+    { DTYPE_Q6_K, offsetof(q6_k_block, scale), 0 },
+    { DTYPE_IQ4_XS, offsetof(iq4_xs_block, scale), 0 },
+};
+
 static void test_every_block_type_turns_a_scale_of_nan_or_infinity_into_one_kind_of_nan(void) {
     const uint16_t scales[] = { 0x7c00, 0xfc00, 0x7e00, 0xfe01, 0x7c01, 0xffff };
-    const int ids[] = { DTYPE_Q8_0, DTYPE_Q4_0, DTYPE_Q4_1 };
-    for (size_t t = 0; t < PN_ARRAY_LEN(ids); t++)
+    for (size_t t = 0; t < PN_ARRAY_LEN(HALVES); t++)
         for (size_t s = 0; s < PN_ARRAY_LEN(scales); s++) {
-            const dtype_info *type = dtype_find(ids[t]);
-            uint8_t block[40] = { 0 };
-            float x[32];
-            memcpy(block, &scales[s], 2);
-            for (uint8_t i = 4; i < 40; i++) block[i] = (uint8_t)(i * 37);
-            type->dequantize(block, x, 32);
-            for (int i = 0; i < 32; i++) CHECK(isinf(x[i]) || bits_of(x[i]) == 0x7fc00000);
+            const dtype_info *type = dtype_find(HALVES[t].id);
+            uint8_t block[256];
+            float x[256];
+            for (size_t i = 0; i < sizeof block; i++) block[i] = (uint8_t)(i * 37);
+            if (HALVES[t].other) memset(block + HALVES[t].other - 1, 0, 2);
+            memcpy(block + HALVES[t].at, &scales[s], 2);
+            type->dequantize(block, x, type->block_len);
+            for (size_t i = 0; i < type->block_len; i++) CHECK(isinf(x[i]) || bits_of(x[i]) == 0x7fc00000);
             if ((scales[s] & 0x3ff) == 0) continue;
-            for (int i = 0; i < 32; i++) CHECK(isnan(x[i]));
+            for (size_t i = 0; i < type->block_len; i++) CHECK(isnan(x[i]));
         }
 }
 
@@ -212,7 +263,7 @@ static void test_every_type_overflows_from_its_limit_on_and_not_below(void) {
     for (size_t t = 0; t < n_types; t++) {
         float x[32], back[32];
         uint8_t row[128];
-        if (isinf(types[t].limit)) continue;
+        if (!types[t].quantize || isinf(types[t].limit)) continue;
         for (int i = 0; i < 32; i++) x[i] = i % 2 ? -nextafterf(types[t].limit, 0) : 0;
         types[t].quantize(x, row, 32);
         types[t].dequantize(row, back, 32);
@@ -238,12 +289,14 @@ static void test_every_block_type_survives_values_whose_inverse_scale_is_infinit
 
 static void test_dtype_find_knows_what_it_can_read_and_dtype_any_what_it_can_measure(void) {
     CHECK(dtype_find(DTYPE_BF16)->block_bytes == 2);
-    CHECK(dtype_find(12) == NULL);
-    CHECK(dtype_any(12)->block_len == 256 && dtype_any(12)->block_bytes == 144 && !dtype_any(12)->dequantize);
+    CHECK(dtype_find(16) == NULL);
+    CHECK(dtype_any(16)->block_len == 256 && dtype_any(16)->block_bytes == 66 && !dtype_any(16)->dequantize);
+    CHECK(dtype_find(12) == dtype_any(12) && dtype_find(12)->block_bytes == 144);
     CHECK(dtype_any(4) == NULL && dtype_any(999) == NULL && dtype_any(-1) == NULL);
     CHECK(strcmp(dtype_any_name(14), "Q6_K") == 0 && dtype_any_name(5) == NULL);
     CHECK(dtype_find_name("q8_0")->id == DTYPE_Q8_0 && dtype_find_name("Bf16")->id == DTYPE_BF16);
-    CHECK(dtype_find_name("q4_k") == NULL && dtype_find_name("q8_") == NULL && dtype_find_name("") == NULL);
+    CHECK(dtype_find_name("iq4_nl")->id == DTYPE_IQ4_NL && dtype_find_name("iq2_xxs") == NULL);
+    CHECK(dtype_find_name("q8_") == NULL && dtype_find_name("") == NULL);
 }
 
 int main(void) {
@@ -255,6 +308,7 @@ int main(void) {
     RUN(test_q8_0_reads_and_writes_a_block_worked_out_by_hand);
     RUN(test_q4_0_reads_and_writes_a_block_worked_out_by_hand);
     RUN(test_q4_1_reads_and_writes_a_block_worked_out_by_hand);
+    RUN(test_q3_k_and_q4_k_take_every_scale_from_its_own_bits);
     RUN(test_every_type_gives_back_a_row_within_its_step_from_unaligned_memory);
     RUN(test_every_block_type_turns_a_scale_of_nan_or_infinity_into_one_kind_of_nan);
     RUN(test_every_block_type_gives_back_nan_for_a_block_that_holds_nan_or_infinity);

@@ -519,21 +519,21 @@ static void put_good_metadata(builder *b) {
     put_kv_u32(b, "general.alignment", 64);
 }
 
-/* Tensors: F32 [4, 2], Q8_0 [32, 1], Q4_K [256] (known, not readable); the last ends with the file. */
+/* Tensors: F32 [4, 2], Q8_0 [32, 1], IQ2_S [256] (known, not readable); the last ends with the file. */
 static void make_good(builder *b, uint32_t version) {
     const float values[8] = { 1, 2, 3, 4, -5, 6, 7, 8 };
     put_header_of(b, version, GOOD_TENSORS, GOOD_ENTRIES);
     put_good_metadata(b);
     put_tensor(b, "z.weight", 4, 2, 0, 64);
     put_tensor(b, "a.weight", 32, 1, 8, 0);
-    put_tensor(b, "k.weight", 256, 1, 12, 128);
+    put_tensor(b, "k.weight", 256, 1, 22, 128);
     pad_to(b, 64);
     put(b, "\x00\x3c", 2); /* Q8_0 scale 1.0 */
     for (uint8_t i = 0; i < 32; i++) put_u8(b, i);
     pad_to(b, 64);
     put(b, values, sizeof values);
     pad_to(b, 64);
-    put_zeros(b, 144);
+    put_zeros(b, 82);
 }
 
 typedef struct good {
@@ -666,7 +666,7 @@ static void test_pn_gguf_tensor_gives_the_directory_with_absolute_offsets(void) 
     CHECK(info.dims[1] == 2 && info.dims[2] == 1 && info.dims[3] == 1 && info.type == 0 && info.size == 32);
     CHECK(f.memory + info.offset == gguf_tensor_data(f.g, 0) &&
           memcmp(gguf_tensor_data(f.g, 0), "\0\0\x80\x3f", 4) == 0);
-    CHECK(pn_gguf_tensor(f.g, 2, &info) == PN_OK && !strcmp(info.type_name, "Q4_K") && info.size == 144);
+    CHECK(pn_gguf_tensor(f.g, 2, &info) == PN_OK && !strcmp(info.type_name, "IQ2_S") && info.size == 82);
     CHECK(pn_gguf_tensor(f.g, 3, &info) == PN_ERR_ARGUMENT);
     close_good(&f);
 }
@@ -682,7 +682,7 @@ static void test_pn_gguf_read_rows_reads_what_it_can_and_checks_the_range(void) 
     CHECK(pn_gguf_read_rows(f.g, 0, 1, UINT64_MAX, rows) == PN_ERR_ARGUMENT);
     CHECK(pn_gguf_read_rows(f.g, 3, 0, 1, rows) == PN_ERR_ARGUMENT);
     CHECK(pn_gguf_read_rows(f.g, 2, 0, 1, rows) == PN_ERR_UNSUPPORTED &&
-          strstr(pn_last_error(), "\"k.weight\" has element type Q4_K"));
+          strstr(pn_last_error(), "\"k.weight\" has element type IQ2_S"));
     close_good(&f);
 }
 
