@@ -51,7 +51,11 @@ static void *filled(size_t bytes, int value) {
 static const struct {
     pack_kind kind;
     const char *name;
-} KINDS[] = { { PACK_Q8, "Q8" }, { PACK_Q4, "Q4" }, { PACK_Q4M, "Q4M" }, { PACK_F16, "F16" }, { PACK_F32, "F32" } };
+} KINDS[] = {
+    { PACK_Q8, "Q8" },   { PACK_Q4, "Q4" },     { PACK_Q4M, "Q4M" }, { PACK_Q5, "Q5" },   { PACK_Q5M, "Q5M" },
+    { PACK_Q2K, "Q2K" }, { PACK_Q3K, "Q3K" },   { PACK_Q4K, "Q4K" }, { PACK_Q5K, "Q5K" }, { PACK_Q6K, "Q6K" },
+    { PACK_IQ4, "IQ4" }, { PACK_IQ4K, "IQ4K" }, { PACK_F16, "F16" }, { PACK_F32, "F32" },
+};
 
 /* Activations of TOKENS tokens with K = k, from a smooth row. */
 static activations make_activations(const kernel_set *set, size_t k) {
@@ -60,15 +64,18 @@ static activations make_activations(const kernel_set *set, size_t k) {
     const size_t n_blocks = k / BLOCK_K, n = TOKENS * n_blocks;
     float *d = filled(4 * n, 0), *ds = filled(4 * n, 0);
     int32_t *bias8 = filled(4 * n, 0), *bias4 = filled(4 * n, 0);
+    int16_t *sum16 = filled(4 * n, 0);
     for (size_t i = 0; i < TOKENS * k; i++) x[i] = sinf((float)i);
-    for (size_t t = 0; t < TOKENS; t++)
-        set->quantize(x + t * k, k, q + t * k, d + t * n_blocks, ds + t * n_blocks, bias8 + t * n_blocks,
-                      bias4 + t * n_blocks);
-    return (activations){ .x = x, .ld_x = k, .q = q, .d = d, .ds = ds, .bias8 = bias8, .bias4 = bias4, .k = k };
+    for (size_t t = 0, at = 0; t < TOKENS; t++, at += n_blocks)
+        set->quantize(x + t * k, k,
+                      &(quantized_row){ q + t * k, d + at, ds + at, bias8 + at, bias4 + at, sum16 + 2 * at });
+    return (activations){
+        .x = x, .ld_x = k, .q = q, .d = d, .ds = ds, .bias8 = bias8, .bias4 = bias4, .sum16 = sum16, .k = k
+    };
 }
 
 static void free_activations(const activations *a) {
-    const void *parts[] = { a->x, a->q, a->d, a->ds, a->bias8, a->bias4 };
+    const void *parts[] = { a->x, a->q, a->d, a->ds, a->bias8, a->bias4, a->sum16 };
     for (size_t i = 0; i < PN_ARRAY_LEN(parts); i++) free((void *)(uintptr_t)parts[i]);
 }
 
@@ -127,8 +134,10 @@ static void bench_rows(const kernel_set *set, size_t n) {
     for (size_t i = 0; i < n; i++) x[i] = y[i] = sinf((float)i);
     const double norm = MEDIAN_OF(1000, set->rms_norm(x, y, d, n, 1e-5f));
     const double swiglu = MEDIAN_OF(1000, set->swiglu(x, y, d, n));
-    const double quantize =
-        MEDIAN_OF(1000, set->quantize(x, n, q, d, d + n / 4, (int32_t *)(d + n / 2), (int32_t *)(d + 3 * n / 4)));
+    const quantized_row row = {
+        q, d, d + n / 32, (int32_t *)(d + n / 16), (int32_t *)(d + n / 8), (int16_t *)(d + n / 4)
+    };
+    const double quantize = MEDIAN_OF(1000, set->quantize(x, n, &row));
     printf("%-9s rows of %zu: rms_norm %.2f swiglu %.2f quantize %.2f ns per element\n", set->isa, n,
            norm * 1e6 / (double)n, swiglu * 1e6 / (double)n, quantize * 1e6 / (double)n);
     free(x);
@@ -147,7 +156,7 @@ int main(int argc, char **argv) {
             return 1;
         }
         for (size_t i = 0; i < PN_ARRAY_LEN(KINDS); i++)
-            for (size_t k = 576; k <= 1536; k += 960) bench_matmul(&set, KINDS[i].kind, KINDS[i].name, k);
+            for (size_t k = 768; k <= 1536; k += 768) bench_matmul(&set, KINDS[i].kind, KINDS[i].name, k);
         bench_attention(&set, 24, 64);
         bench_attention(&set, 3, 64);
         bench_rows(&set, 576);

@@ -34,15 +34,15 @@ C_RANKS: list[tuple[int, str, str]] = [
     (2, "pretokenize sniff", "text to pieces; what a file is that is not GGUF"),
     (2, "settle", "a block of memory moves into huge pages"),
     (3, "gguf gguf_get cpu threads mathf", "a validated file; the machine; exp, sin and cos of our own"),
-    (4, "kernels/kernels kernels/dispatch", "the contract of the inner loops; which file of them runs"),
+    (4, "kernels/kernels kernels/blocks kernels/dispatch", "the contract of the inner loops; which file of them runs"),
     (
         4,
-        "kernels/portable kernels/avx2 kernels/avx512 kernels/neon kernels/neon_dot",
+        "kernels/portable kernels/portable_blocks kernels/avx2 kernels/avx512 kernels/neon kernels/neon_dot",
         "the inner loops, by instruction set",
     ),
     (4, "bandwidth", "how fast the machine reads memory"),
     (4, "bpe spm special vocab quantize", "pieces to ids; control tokens; the vocabulary; GGUF to GGUF"),
-    (5, "tokenizer arch matmul", "text to ids; hyper-parameters; packed weights"),
+    (5, "tokenizer arch matmul matmul_pack", "text to ids; hyper-parameters; packed weights and their products"),
     (6, "kv scratch", "a conversation's cache; working memory"),
     (6, "weights", "matrices of a file to one block of packed ones"),
     (7, "attention", "queries over the cache"),
@@ -53,7 +53,7 @@ C_RANKS: list[tuple[int, str, str]] = [
     (12, "stream", "evaluate, sample, call back, repeat"),
 ]
 # The kernels know shapes and numbers, nothing of files, models or failures; the choice between them may fail.
-KERNELS_MAY_INCLUDE = {"common", "cpu", "dtype", "dtype_blocks", "kernels/kernels", "mathf"}
+KERNELS_MAY_INCLUDE = {"common", "cpu", "dtype", "dtype_blocks", "kernels/blocks", "kernels/kernels", "mathf"}
 DISPATCH_MAY_INCLUDE = KERNELS_MAY_INCLUDE | {"pantheon", "status"}
 
 # Rank and modules or folders of pantheon/.

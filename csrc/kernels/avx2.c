@@ -235,8 +235,9 @@ INLINE_AVX2 __m256i pack32_avx2(__m256i a, __m256i b, __m256i c, __m256i d) {
     return _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
 
-PN_AVX2 static void quantize_avx2(const float *x, size_t k, int8_t *q, float *d, float *ds, int32_t *bias8,
-                                  int32_t *bias4) {
+PN_AVX2 static void quantize_avx2(const float *x, size_t k, const quantized_row *out) {
+    int8_t *q = out->q;
+    float *d = out->d;
     const __m256i magnitude = _mm256_set1_epi32(0x7fffffff), lo = _mm256_set1_epi32(-127), hi = _mm256_set1_epi32(127);
     const __m256 magic = _mm256_set1_ps(EXP_MAGIC);
     for (size_t b = 0; b < k / BLOCK_K; b++, x += BLOCK_K, q += BLOCK_K) {
@@ -264,14 +265,18 @@ PN_AVX2 static void quantize_avx2(const float *x, size_t k, int8_t *q, float *d,
         }
         const __m256i bytes = pack32_avx2(n[0], n[1], n[2], n[3]);
         _mm256_storeu_si256((__m256i *)(void *)q, bytes);
-        const __m256i s8 = _mm256_add_epi32(_mm256_add_epi32(n[0], n[1]), _mm256_add_epi32(n[2], n[3]));
-        __m128i s4 = _mm_add_epi32(_mm256_castsi256_si128(s8), _mm256_extracti128_si256(s8, 1));
-        s4 = _mm_add_epi32(s4, _mm_shuffle_epi32(s4, 0x4e));
-        s4 = _mm_add_epi32(s4, _mm_shuffle_epi32(s4, 0xb1));
-        const int32_t sum = _mm_cvtsi128_si32(s4);
-        ds[b] = d[b] * (float)sum;
-        bias8[b] = -128 * sum;
-        bias4[b] = -8 * sum;
+        /* Four sums of the first half and four of the last, then two of each, then one. */
+        const __m256i first = _mm256_add_epi32(n[0], n[1]), last = _mm256_add_epi32(n[2], n[3]);
+        const __m256i fours = _mm256_hadd_epi32(first, last);
+        __m128i sums = _mm_add_epi32(_mm256_castsi256_si128(fours), _mm256_extracti128_si256(fours, 1));
+        sums = _mm_hadd_epi32(sums, sums);
+        const int32_t sum_first = _mm_cvtsi128_si32(sums), sum_last = _mm_extract_epi32(sums, 1);
+        const int32_t sum = sum_first + sum_last;
+        out->ds[b] = d[b] * (float)sum;
+        out->bias8[b] = -128 * sum;
+        out->bias4[b] = -8 * sum;
+        out->sum16[2 * b] = (int16_t)sum_first;
+        out->sum16[2 * b + 1] = (int16_t)sum_last;
     }
 }
 

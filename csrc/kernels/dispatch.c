@@ -70,20 +70,9 @@ const char *pn_isa_available(void) {
 }
 
 bool pack_group_bytes(pack_kind kind, size_t k, size_t *out) {
-    switch (kind) {
-    case PACK_F32:
-        return size_mul(k, GROUP_ROWS * sizeof(float), out);
-    case PACK_F16:
-    case PACK_BF16:
-        return size_mul(k, GROUP_ROWS * sizeof(uint16_t), out);
-    case PACK_Q8:
-        return size_mul(k / BLOCK_K, Q8_BLOCK_BYTES, out);
-    case PACK_Q4:
-        return size_mul(k / BLOCK_K, Q4_BLOCK_BYTES, out);
-    case PACK_Q4M:
-        return size_mul(k / BLOCK_K, Q4M_BLOCK_BYTES, out);
-    case PACK_KINDS:
-        break;
-    }
-    return false;
+    if (kind >= PACK_KINDS) return false;
+    if (!pack_is_quantized(kind)) return size_mul(k, GROUP_ROWS * (kind == PACK_F32 ? 4 : 2), out);
+    const pack_layout layout = pack_layout_of(kind);
+    const size_t super_bytes = layout.head_bytes + layout.n_blocks * layout.block_bytes;
+    return size_mul(k / (layout.n_blocks * BLOCK_K), super_bytes, out);
 }

@@ -249,22 +249,26 @@ INLINE_NEON float inverse_scale_neon(uint32_t max_bits, float *d) {
 
 /* vcvtn rounds to nearest even and turns NaN (here: infinity or NaN times an inverse of 0) into 0. No product is beyond
  * 127 * (1 + 2^-23), so nothing has to be clamped. */
-static void quantize_neon(const float *x, size_t k, int8_t *q, float *d, float *ds, int32_t *bias8, int32_t *bias4) {
+static void quantize_neon(const float *x, size_t k, const quantized_row *out) {
+    int8_t *q = out->q;
+    float *d = out->d;
     for (size_t b = 0; b < k / BLOCK_K; b++, x += BLOCK_K, q += BLOCK_K) {
         uint32x4_t top = vdupq_n_u32(0);
         for (int i = 0; i < 32; i += 4) top = vmaxq_u32(top, vreinterpretq_u32_f32(vabsq_f32(vld1q_f32(x + i))));
         const float inverse = inverse_scale_neon(vmaxvq_u32(top), d + b);
-        int32x4_t sums = vdupq_n_s32(0);
+        int32x4_t sums[2] = { vdupq_n_s32(0), vdupq_n_s32(0) };
         for (int i = 0; i < 32; i += 8) {
             const int32x4_t low = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + i), inverse));
             const int32x4_t high = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + i + 4), inverse));
             vst1_s8(q + i, vmovn_s16(vcombine_s16(vmovn_s32(low), vmovn_s32(high))));
-            sums = vaddq_s32(sums, vaddq_s32(low, high));
+            sums[i / 16] = vaddq_s32(sums[i / 16], vaddq_s32(low, high));
         }
-        const int32_t sum = vaddvq_s32(sums);
-        ds[b] = d[b] * (float)sum;
-        bias8[b] = -128 * sum;
-        bias4[b] = -8 * sum;
+        const int32_t first = vaddvq_s32(sums[0]), last = vaddvq_s32(sums[1]), sum = first + last;
+        out->ds[b] = d[b] * (float)sum;
+        out->bias8[b] = -128 * sum;
+        out->bias4[b] = -8 * sum;
+        out->sum16[2 * b] = (int16_t)first;
+        out->sum16[2 * b + 1] = (int16_t)last;
     }
 }
 

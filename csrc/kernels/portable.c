@@ -1,9 +1,9 @@
 /* portable.c - the kernels in plain C: always built, and the definition of the right answer.            (rank 4)
  *
  * Written for the order of operations in kernels.h, not for speed; the compiler may vectorize over rows, keys or
- * elements, which changes no order. */
+ * elements, which changes no order. Products with quantized weights are in portable_blocks.c. */
 #include "dtype.h"
-#include "kernels/kernels.h"
+#include "kernels/blocks.h"
 #include "mathf.h"
 
 #include <math.h>
@@ -13,88 +13,6 @@ static uint16_t load_u16(const uint8_t *p) {
     uint16_t u;
     memcpy(&u, p, sizeof u);
     return u;
-}
-
-/* Rows of exact integer sums of one block of 8-bit weights. */
-static void q8_block_sums_portable(const uint8_t *w, const int8_t *q, int32_t sums[GROUP_ROWS]) {
-    memset(sums, 0, GROUP_ROWS * sizeof *sums);
-    for (int v = 0; v < 8; v++)
-        for (int r = 0; r < GROUP_ROWS; r++)
-            for (int j = 0; j < 4; j++) sums[r] += (int8_t)w[(v * GROUP_ROWS + r) * 4 + j] * q[v * 4 + j];
-}
-
-/* The same of 4-bit weights, as unsigned nibbles. */
-static void q4_block_sums_portable(const uint8_t *w, const int8_t *q, int32_t sums[GROUP_ROWS]) {
-    memset(sums, 0, GROUP_ROWS * sizeof *sums);
-    for (int v = 0; v < 4; v++)
-        for (int r = 0; r < GROUP_ROWS; r++)
-            for (int j = 0; j < 4; j++) {
-                const uint8_t byte = w[(v * GROUP_ROWS + r) * 4 + j];
-                sums[r] += (byte & 15) * q[v * 4 + j] + (byte >> 4) * q[(v + 4) * 4 + j];
-            }
-}
-
-static void scales_portable(const uint8_t *halves, float out[GROUP_ROWS]) {
-    for (int r = 0; r < GROUP_ROWS; r++) out[r] = half_to_float(load_u16(halves + 2 * r));
-}
-
-static void matmul_q8_portable(const uint8_t *w, size_t n_groups, const activations *a, size_t t0, size_t n_t,
-                               float *out, size_t ld_out) {
-    const size_t n_blocks = a->k / BLOCK_K;
-    for (size_t g = 0; g < n_groups; g++, w += n_blocks * Q8_BLOCK_BYTES)
-        for (size_t t = t0; t < t0 + n_t; t++) {
-            float acc[GROUP_ROWS] = { 0 }, d[GROUP_ROWS];
-            int32_t sums[GROUP_ROWS];
-            for (size_t b = 0; b < n_blocks; b++) {
-                const uint8_t *block = w + b * Q8_BLOCK_BYTES;
-                scales_portable(block, d);
-                q8_block_sums_portable(block + SCALES_BYTES, a->q + t * a->k + b * BLOCK_K, sums);
-                const float dx = a->d[t * n_blocks + b];
-                for (int r = 0; r < GROUP_ROWS; r++) acc[r] = fma_f32((float)sums[r], d[r] * dx, acc[r]);
-            }
-            memcpy(out + t * ld_out + g * GROUP_ROWS, acc, sizeof acc);
-        }
-}
-
-static void matmul_q4_portable(const uint8_t *w, size_t n_groups, const activations *a, size_t t0, size_t n_t,
-                               float *out, size_t ld_out) {
-    const size_t n_blocks = a->k / BLOCK_K;
-    for (size_t g = 0; g < n_groups; g++, w += n_blocks * Q4_BLOCK_BYTES)
-        for (size_t t = t0; t < t0 + n_t; t++) {
-            float acc[GROUP_ROWS] = { 0 }, d[GROUP_ROWS];
-            int32_t sums[GROUP_ROWS];
-            for (size_t b = 0; b < n_blocks; b++) {
-                const uint8_t *block = w + b * Q4_BLOCK_BYTES;
-                scales_portable(block, d);
-                q4_block_sums_portable(block + SCALES_BYTES, a->q + t * a->k + b * BLOCK_K, sums);
-                const float dx = a->d[t * n_blocks + b];
-                const int32_t bias = a->bias4[t * n_blocks + b];
-                for (int r = 0; r < GROUP_ROWS; r++) acc[r] = fma_f32((float)(sums[r] + bias), d[r] * dx, acc[r]);
-            }
-            memcpy(out + t * ld_out + g * GROUP_ROWS, acc, sizeof acc);
-        }
-}
-
-static void matmul_q4m_portable(const uint8_t *w, size_t n_groups, const activations *a, size_t t0, size_t n_t,
-                                float *out, size_t ld_out) {
-    const size_t n_blocks = a->k / BLOCK_K;
-    for (size_t g = 0; g < n_groups; g++, w += n_blocks * Q4M_BLOCK_BYTES)
-        for (size_t t = t0; t < t0 + n_t; t++) {
-            float acc[GROUP_ROWS] = { 0 }, d[GROUP_ROWS], m[GROUP_ROWS];
-            int32_t sums[GROUP_ROWS];
-            for (size_t b = 0; b < n_blocks; b++) {
-                const uint8_t *block = w + b * Q4M_BLOCK_BYTES;
-                scales_portable(block, d);
-                scales_portable(block + SCALES_BYTES, m);
-                q4_block_sums_portable(block + 2 * SCALES_BYTES, a->q + t * a->k + b * BLOCK_K, sums);
-                const float dx = a->d[t * n_blocks + b], ds = a->ds[t * n_blocks + b];
-                for (int r = 0; r < GROUP_ROWS; r++) {
-                    acc[r] = fma_f32((float)sums[r], d[r] * dx, acc[r]);
-                    acc[r] = fma_f32(m[r], ds, acc[r]);
-                }
-            }
-            memcpy(out + t * ld_out + g * GROUP_ROWS, acc, sizeof acc);
-        }
 }
 
 static float load_f32_portable(const uint8_t *p) {
@@ -138,8 +56,8 @@ static void matmul_bf16_portable(const uint8_t *w, size_t n_groups, const activa
     matmul_float_portable(w, n_groups, a, t0, n_t, out, ld_out, load_bf16_portable, 2);
 }
 
-/* One block; returns the sum of its q. */
-static int32_t quantize_block_portable(const float *x, int8_t *q, float *d) {
+/* One block; the sums of its halves. */
+static void quantize_block_portable(const float *x, int8_t *q, float *d, int32_t sums[2]) {
     uint32_t max_bits = 0;
     for (int i = 0; i < BLOCK_K; i++) {
         const uint32_t bits = f32_bits(x[i]) & 0x7fffffffu;
@@ -154,7 +72,7 @@ static int32_t quantize_block_portable(const float *x, int8_t *q, float *d) {
         *d = max / 127.0f;
         inverse = 127.0f / max;
     }
-    int32_t sum = 0;
+    sums[0] = sums[1] = 0;
     for (int i = 0; i < BLOCK_K; i++) {
         /* The magic addition rounds to nearest even, as the vector conversions do; a block that is to be zeros must
          * not let an infinity or NaN through. */
@@ -162,18 +80,19 @@ static int32_t quantize_block_portable(const float *x, int8_t *q, float *d) {
         int32_t n = (int32_t)(f32_bits(t) - f32_bits(EXP_MAGIC));
         n = n > 127 ? 127 : n < -127 ? -127 : n;
         q[i] = (int8_t)n;
-        sum += n;
+        sums[i / 16] += n;
     }
-    return sum;
 }
 
-static void quantize_portable(const float *x, size_t k, int8_t *q, float *d, float *ds, int32_t *bias8,
-                              int32_t *bias4) {
+static void quantize_portable(const float *x, size_t k, const quantized_row *out) {
     for (size_t b = 0; b < k / BLOCK_K; b++) {
-        const int32_t sum = quantize_block_portable(x + b * BLOCK_K, q + b * BLOCK_K, d + b);
-        ds[b] = d[b] * (float)sum;
-        bias8[b] = -128 * sum;
-        bias4[b] = -8 * sum;
+        int32_t sums[2];
+        quantize_block_portable(x + b * BLOCK_K, out->q + b * BLOCK_K, out->d + b, sums);
+        const int32_t sum = sums[0] + sums[1];
+        out->ds[b] = out->d[b] * (float)sum;
+        out->bias8[b] = -128 * sum;
+        out->bias4[b] = -8 * sum;
+        for (size_t h = 0; h < 2; h++) out->sum16[2 * b + h] = (int16_t)sums[h];
     }
 }
 
@@ -260,15 +179,10 @@ static bool always_usable(void) {
 const kernel_set kernels_portable = {
     .isa = "portable",
     .usable = always_usable,
-    .matmul =
-        {
-            [PACK_F32] = matmul_f32_portable,
-            [PACK_F16] = matmul_f16_portable,
-            [PACK_BF16] = matmul_bf16_portable,
-            [PACK_Q8] = matmul_q8_portable,
-            [PACK_Q4] = matmul_q4_portable,
-            [PACK_Q4M] = matmul_q4m_portable,
-        },
+    .matmul = { [PACK_F32] = matmul_f32_portable,
+                [PACK_F16] = matmul_f16_portable,
+                [PACK_BF16] = matmul_bf16_portable,
+                BLOCK_KINDS(BLOCK_ENTRY, portable) },
     .quantize = quantize_portable,
     .quantize_rest = quantize_rest_portable,
     .rms_norm = rms_norm_portable,
