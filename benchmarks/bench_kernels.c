@@ -1,7 +1,7 @@
 /* bench_kernels.c - the inner loops alone: bytes per second of one token, multiply-adds per second of many.
  *
  *     make bench-kernels                      every instruction set that runs here
- *     build/c/bench_kernels avx2              one of them
+ *     build/c/bench_kernels avx2 Q4K          one of them, and one kind of weights
  *
  * One thread. Weights of `MEMORY` bytes for one token (read from memory, as decoding does), of one matrix for a prompt.
  * Each figure is the median of RUNS. */
@@ -156,7 +156,9 @@ int main(int argc, char **argv) {
             return 1;
         }
         for (size_t i = 0; i < PN_ARRAY_LEN(KINDS); i++)
-            for (size_t k = 768; k <= 1536; k += 768) bench_matmul(&set, KINDS[i].kind, KINDS[i].name, k);
+            for (size_t k = 768; k <= 1536 && (argc < 3 || strcmp(argv[2], KINDS[i].name) == 0); k += 768)
+                bench_matmul(&set, KINDS[i].kind, KINDS[i].name, k);
+        if (argc > 2) continue;
         bench_attention(&set, 24, 64);
         bench_attention(&set, 3, 64);
         bench_rows(&set, 576);

@@ -3,13 +3,8 @@
  * Every function carries its target attribute; the build's flags allow the baseline alone, so nothing outside this file
  * can use a wide instruction. The order of operations is that of kernels.h. What is not here is avx2.c's.
  *
- * A group's sixteen rows are one vector. vpdpbusd wants an unsigned and a signed side: weights are taken as weight +
- * 128 (one xor per vector, shared by all tokens of a tile), and the sums start from bias8.
- *
- * What bounds the 8-bit tile (Golden Cove: the 512-bit multiplies go to ports 0 and 5): per 512 multiply-adds and token
- * eight vpdpbusd and three instructions for the scales, and for all tokens of a tile one more per vector of weights. So
- * twelve tokens take about 142 instructions on two ports: 6144 multiply-adds in 71 cycles at best. */
-#include "kernels/kernels.h"
+ * A group's sixteen rows are one vector. Products with quantized weights are in avx512_blocks.c. */
+#include "kernels/blocks.h"
 
 #if defined(__x86_64__)
 
@@ -22,98 +17,11 @@
 /* The body functions take the tile width as a constant and must vanish into their callers. */
 #define INLINE_AVX512 PN_AVX512 static inline __attribute__((always_inline))
 
-/* Four activation bytes in every 32-bit lane: each row meets the same quad. */
-INLINE_AVX512 __m512i quad_avx512(const int8_t *p) {
-    int32_t v;
-    memcpy(&v, p, sizeof v);
-    return _mm512_set1_epi32(v);
-}
-
 INLINE_AVX512 __m512i load_avx512(const uint8_t *p) {
     return _mm512_loadu_si512((const void *)p);
 }
 INLINE_AVX512 __m512 load16_f16_avx512(const void *p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
-}
-
-/* ---- 8-bit weights ---------------------------------------------------------------------------------------- */
-
-enum { PREFETCH_BYTES = 2048 };
-
-/* Few tokens wait for memory: they fetch ahead. */
-INLINE_AVX512 void prefetch_avx512(const uint8_t *w, size_t block_bytes) {
-    for (size_t line = 0; line < block_bytes; line += 64)
-        _mm_prefetch((const char *)((uintptr_t)w + PREFETCH_BYTES + line), _MM_HINT_T0); /* any address will do */
-}
-
-/* A group times `nt` tokens from token t. */
-INLINE_AVX512 void q8_tile_avx512(const uint8_t *w, const activations *a, size_t t, const int nt, float *out,
-                                  size_t ld_out) {
-    const size_t n_blocks = a->k / BLOCK_K;
-    const int8_t *q = a->q + t * a->k;
-    const float *d = a->d + t * n_blocks;
-    const int32_t *bias = a->bias8 + t * n_blocks;
-    const __m512i flip = _mm512_set1_epi8((char)0x80);
-    __m512 acc[12];
-    for (int i = 0; i < nt; i++) acc[i] = _mm512_setzero_ps();
-    for (size_t b = 0; b < n_blocks; b++, w += Q8_BLOCK_BYTES, q += BLOCK_K) {
-        __m512i sums[12];
-        for (int i = 0; i < nt; i++) sums[i] = _mm512_set1_epi32(bias[(size_t)i * n_blocks + b]);
-        if (nt <= 8) prefetch_avx512(w, Q8_BLOCK_BYTES);
-#pragma GCC unroll 8
-        for (int v = 0; v < 8; v++) {
-            const __m512i weights = _mm512_xor_si512(load_avx512(w + SCALES_BYTES + v * QUAD_BYTES), flip);
-#pragma GCC unroll 12
-            for (int i = 0; i < nt; i++)
-                sums[i] = _mm512_dpbusd_epi32(sums[i], weights, quad_avx512(q + (size_t)i * a->k + v * 4));
-        }
-        const __m512 dw = load16_f16_avx512(w);
-#pragma GCC unroll 12
-        for (int i = 0; i < nt; i++) {
-            const __m512 scale = _mm512_mul_ps(dw, _mm512_set1_ps(d[(size_t)i * n_blocks + b]));
-            acc[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[i]), scale, acc[i]);
-        }
-    }
-    for (int i = 0; i < nt; i++) _mm512_storeu_ps(out + (t + (size_t)i) * ld_out, acc[i]);
-}
-
-/* ---- 4-bit weights ---------------------------------------------------------------------------------------- */
-
-/* `offset` constant: Q4M (scale and offset per row) or Q4 (nibbles count from -8). */
-INLINE_AVX512 void q4_tile_avx512(const uint8_t *w, const activations *a, size_t t, const int nt, const bool offset,
-                                  float *out, size_t ld_out) {
-    const size_t n_blocks = a->k / BLOCK_K, block_bytes = offset ? Q4M_BLOCK_BYTES : Q4_BLOCK_BYTES;
-    const int8_t *q = a->q + t * a->k;
-    const __m512i low = _mm512_set1_epi8(15);
-    __m512 acc[12];
-    for (int i = 0; i < nt; i++) acc[i] = _mm512_setzero_ps();
-    for (size_t b = 0; b < n_blocks; b++, w += block_bytes, q += BLOCK_K) {
-        __m512i sums[12];
-        for (int i = 0; i < nt; i++)
-            sums[i] = offset ? _mm512_setzero_si512() : _mm512_set1_epi32(a->bias4[(t + (size_t)i) * n_blocks + b]);
-        if (nt <= 8) prefetch_avx512(w, block_bytes);
-#pragma GCC unroll 4
-        for (int v = 0; v < 4; v++) {
-            const __m512i both = load_avx512(w + (offset ? 2 * SCALES_BYTES : SCALES_BYTES) + v * QUAD_BYTES);
-            const __m512i lo = _mm512_and_si512(both, low);
-            const __m512i hi = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
-#pragma GCC unroll 12
-            for (int i = 0; i < nt; i++) {
-                const int8_t *quads = q + (size_t)i * a->k + v * 4;
-                sums[i] = _mm512_dpbusd_epi32(sums[i], lo, quad_avx512(quads));
-                sums[i] = _mm512_dpbusd_epi32(sums[i], hi, quad_avx512(quads + 16));
-            }
-        }
-        const __m512 dw = load16_f16_avx512(w), mw = offset ? load16_f16_avx512(w + SCALES_BYTES) : dw;
-#pragma GCC unroll 12
-        for (int i = 0; i < nt; i++) {
-            const size_t at = (t + (size_t)i) * n_blocks + b;
-            const __m512 scale = _mm512_mul_ps(dw, _mm512_set1_ps(a->d[at]));
-            acc[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[i]), scale, acc[i]);
-            if (offset) acc[i] = _mm512_fmadd_ps(mw, _mm512_set1_ps(a->ds[at]), acc[i]);
-        }
-    }
-    for (int i = 0; i < nt; i++) _mm512_storeu_ps(out + (t + (size_t)i) * ld_out, acc[i]);
 }
 
 /* ---- float weights ---------------------------------------------------------------------------------------- */
@@ -165,31 +73,6 @@ INLINE_AVX512 void matmul_float_avx512(const uint8_t *w, size_t n_groups, const 
     float_tiles_avx512(w, n_groups, 2, a, &t, end, 4, kind, out, ld_out);
     float_tiles_avx512(w, n_groups, 4, a, &t, end, 1, kind, out, ld_out);
 }
-
-/* ---- the table's entries: all groups for each tile of tokens, so that the tile's activations stay in L1 ---------- */
-
-#define TILES_AVX512(nt, tile)                                                                                         \
-    for (; t + (nt) <= end; t += (nt))                                                                                 \
-        for (size_t g = 0; g < n_groups; g++) tile(w + g * group_bytes, nt, out + g * GROUP_ROWS);
-
-#define MATMUL_QUANTIZED_AVX512(name, block_bytes, tile)                                                               \
-    PN_AVX512 static void name(const uint8_t *w, size_t n_groups, const activations *a, size_t t0, size_t n_t,         \
-                               float *out, size_t ld_out) {                                                            \
-        const size_t group_bytes = a->k / BLOCK_K * (block_bytes), end = t0 + n_t;                                     \
-        size_t t = t0;                                                                                                 \
-        TILES_AVX512(12, tile)                                                                                         \
-        TILES_AVX512(8, tile)                                                                                          \
-        TILES_AVX512(4, tile)                                                                                          \
-        TILES_AVX512(2, tile)                                                                                          \
-        TILES_AVX512(1, tile)                                                                                          \
-    }
-#define Q8_TILE(w, nt, out)  q8_tile_avx512(w, a, t, nt, out, ld_out)
-#define Q4_TILE(w, nt, out)  q4_tile_avx512(w, a, t, nt, false, out, ld_out)
-#define Q4M_TILE(w, nt, out) q4_tile_avx512(w, a, t, nt, true, out, ld_out)
-
-MATMUL_QUANTIZED_AVX512(matmul_q8_avx512, Q8_BLOCK_BYTES, Q8_TILE)
-MATMUL_QUANTIZED_AVX512(matmul_q4_avx512, Q4_BLOCK_BYTES, Q4_TILE)
-MATMUL_QUANTIZED_AVX512(matmul_q4m_avx512, Q4M_BLOCK_BYTES, Q4M_TILE)
 
 #define MATMUL_FLOAT_AVX512(name, kind)                                                                                \
     PN_AVX512 static void name(const uint8_t *w, size_t n_groups, const activations *a, size_t t0, size_t n_t,         \
@@ -405,15 +288,10 @@ const kernel_set kernels_avx512 = {
     .isa = "avx512",
     .base = &kernels_avx2,
     .usable = cpu_has_avx512vnni,
-    .matmul =
-        {
-            [PACK_F32] = matmul_f32_avx512,
-            [PACK_F16] = matmul_f16_avx512,
-            [PACK_BF16] = matmul_bf16_avx512,
-            [PACK_Q8] = matmul_q8_avx512,
-            [PACK_Q4] = matmul_q4_avx512,
-            [PACK_Q4M] = matmul_q4m_avx512,
-        },
+    .matmul = { [PACK_F32] = matmul_f32_avx512,
+                [PACK_F16] = matmul_f16_avx512,
+                [PACK_BF16] = matmul_bf16_avx512,
+                BLOCK_KINDS(BLOCK_ENTRY, avx512) },
     .swiglu = swiglu_avx512,
     .attend_scores = attend_scores_avx512,
     .softmax_block = softmax_block_avx512,

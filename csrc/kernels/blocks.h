@@ -35,7 +35,7 @@
 BLOCK_KINDS(BLOCK_DECLARE, portable)
 #if defined(__x86_64__)
 BLOCK_KINDS_PACKED(BLOCK_DECLARE, avx2)
-BLOCK_KINDS_PACKED(BLOCK_DECLARE, avx512)
+BLOCK_KINDS(BLOCK_DECLARE, avx512)
 #endif
 
 /* What a kind's codes and scales are made of: constants for a constant kind. */
