@@ -1,17 +1,9 @@
 /* avx2.c - the kernels for x86-64 with AVX2, FMA and F16C.                                             (rank 4)
  *
  * Every function carries its target attribute; the build's flags allow the baseline alone, so nothing outside this file
- * can use a wide instruction. The order of operations is that of kernels.h.
- *
- * Inner loops and what bounds them (Agner Fog's tables, Zen 3 and Golden Cove):
- *   8-bit tile: vpsignb + vpmaddubsw + vpmaddwd + vpaddd per 32 multiply-adds and token; the multiplies go to two
- *   ports.
- *     |weight| is the unsigned side, its sign goes to the activation: so -128 is right too (|-128| is 128 there, and
- *     two products of at most 128 * 127 fit 16 bits), and the activation is read once.
- *   4-bit tile: vpmaddubsw + vpaddw, one vpmaddwd per 256 multiply-adds: weights are the unsigned side, and eight sums
- *     of at most 2 * 15 * 127 fit 16 bits.
- *   decode (one token): the same bodies with one column; memory bandwidth bounds them. */
-#include "kernels/kernels.h"
+ * can use a wide instruction. The order of operations is that of kernels.h. Products with quantized weights are in
+ * avx2_blocks.c. */
+#include "kernels/blocks.h"
 
 #if defined(__x86_64__)
 
@@ -21,120 +13,17 @@
 #include <immintrin.h>
 #include <math.h>
 
-enum { PREFETCH_BYTES = 2048 };
-
 /* The body functions take the tile width as a constant and must vanish into their callers. */
 #define INLINE_AVX2 PN_AVX2 static inline __attribute__((always_inline))
 
-INLINE_AVX2 __m256i load_avx2(const void *p) {
-    return _mm256_loadu_si256((const __m256i *)p);
-}
 INLINE_AVX2 __m256 load8_f16_avx2(const void *p) {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
 }
-/* Four activation bytes in every 32-bit lane: each row of the group meets the same quad. */
-INLINE_AVX2 __m256i quad_avx2(const void *p) {
-    int32_t v;
-    memcpy(&v, p, sizeof v);
-    return _mm256_set1_epi32(v);
-}
-
-/* One token alone waits for memory: it fetches ahead. */
-INLINE_AVX2 void prefetch_avx2(const uint8_t *w, size_t block_bytes) {
-    for (size_t line = 0; line < block_bytes; line += 64)
-        _mm_prefetch((const char *)((uintptr_t)w + PREFETCH_BYTES + line), _MM_HINT_T0); /* any address will do */
-}
-
 /* 8 lanes in the order of kernels.h: ((0+4) + (2+6)) + ((1+5) + (3+7)). */
 INLINE_AVX2 float sum8_avx2(__m256 v) {
     const __m128 q = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     const __m128 d = _mm_add_ps(q, _mm_movehl_ps(q, q));
     return _mm_cvtss_f32(_mm_add_ss(d, _mm_shuffle_ps(d, d, 1)));
-}
-
-/* ---- 8-bit weights ---------------------------------------------------------------------------------------- */
-
-/* `nh` halves of a group, from half `h` on, times `nt` tokens from token t. */
-INLINE_AVX2 void q8_tile_avx2(const uint8_t *w, const int h, const int nh, const activations *a, size_t t, const int nt,
-                              float *out, size_t ld_out) {
-    const size_t n_blocks = a->k / BLOCK_K;
-    const int8_t *q = a->q + t * a->k;
-    const float *d = a->d + t * n_blocks;
-    const __m256i ones = _mm256_set1_epi16(1);
-    __m256 acc[2][4];
-    for (int g = 0; g < nh; g++)
-        for (int i = 0; i < nt; i++) acc[g][i] = _mm256_setzero_ps();
-    for (size_t b = 0; b < n_blocks; b++, w += Q8_BLOCK_BYTES) {
-        __m256i sums[2][4];
-        for (int g = 0; g < nh; g++)
-            for (int i = 0; i < nt; i++) sums[g][i] = _mm256_setzero_si256();
-        if (nt == 1) prefetch_avx2(w, Q8_BLOCK_BYTES);
-        for (int v = 0; v < 8; v++)
-            for (int g = 0; g < nh; g++) {
-                const __m256i weights = load_avx2(w + SCALES_BYTES + v * QUAD_BYTES + (h + g) * 32);
-                const __m256i magnitudes = _mm256_abs_epi8(weights);
-                for (int i = 0; i < nt; i++) {
-                    const __m256i quad = quad_avx2(q + (size_t)i * a->k + b * BLOCK_K + (size_t)v * 4);
-                    const __m256i pairs = _mm256_maddubs_epi16(magnitudes, _mm256_sign_epi8(quad, weights));
-                    sums[g][i] = _mm256_add_epi32(sums[g][i], _mm256_madd_epi16(pairs, ones));
-                }
-            }
-        for (int g = 0; g < nh; g++) {
-            const __m256 dw = load8_f16_avx2(w + (h + g) * 16);
-            for (int i = 0; i < nt; i++) {
-                const __m256 scale = _mm256_mul_ps(dw, _mm256_set1_ps(d[(size_t)i * n_blocks + b]));
-                acc[g][i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[g][i]), scale, acc[g][i]);
-            }
-        }
-    }
-    for (int g = 0; g < nh; g++)
-        for (int i = 0; i < nt; i++) _mm256_storeu_ps(out + (t + (size_t)i) * ld_out + (h + g) * HALF_ROWS, acc[g][i]);
-}
-
-/* ---- 4-bit weights ---------------------------------------------------------------------------------------- */
-
-/* `offset` constant: Q4M (scale and offset per row) or Q4 (nibbles count from -8). */
-INLINE_AVX2 void q4_tile_avx2(const uint8_t *w, const int h, const int nh, const activations *a, size_t t, const int nt,
-                              const bool offset, float *out, size_t ld_out) {
-    const size_t n_blocks = a->k / BLOCK_K, block_bytes = offset ? Q4M_BLOCK_BYTES : Q4_BLOCK_BYTES;
-    const int8_t *q = a->q + t * a->k;
-    const __m256i ones = _mm256_set1_epi16(1), low = _mm256_set1_epi8(15);
-    __m256 acc[2][4];
-    for (int g = 0; g < nh; g++)
-        for (int i = 0; i < nt; i++) acc[g][i] = _mm256_setzero_ps();
-    for (size_t b = 0; b < n_blocks; b++, w += block_bytes) {
-        __m256i pairs[2][4];
-        for (int g = 0; g < nh; g++)
-            for (int i = 0; i < nt; i++) pairs[g][i] = _mm256_setzero_si256();
-        if (nt == 1) prefetch_avx2(w, block_bytes);
-        for (int v = 0; v < 4; v++)
-            for (int g = 0; g < nh; g++) {
-                const __m256i both =
-                    load_avx2(w + (offset ? 2 * SCALES_BYTES : SCALES_BYTES) + v * QUAD_BYTES + (h + g) * 32);
-                const __m256i lo = _mm256_and_si256(both, low);
-                const __m256i hi = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
-                for (int i = 0; i < nt; i++) {
-                    const int8_t *at = q + (size_t)i * a->k + b * BLOCK_K + v * 4;
-                    pairs[g][i] = _mm256_add_epi16(pairs[g][i], _mm256_maddubs_epi16(lo, quad_avx2(at)));
-                    pairs[g][i] = _mm256_add_epi16(pairs[g][i], _mm256_maddubs_epi16(hi, quad_avx2(at + 16)));
-                }
-            }
-        for (int g = 0; g < nh; g++) {
-            const __m256 dw = load8_f16_avx2(w + (h + g) * 16);
-            for (int i = 0; i < nt; i++) {
-                const size_t at = (t + (size_t)i) * n_blocks + b;
-                __m256i sums = _mm256_madd_epi16(pairs[g][i], ones);
-                if (!offset) sums = _mm256_add_epi32(sums, _mm256_set1_epi32(a->bias4[at]));
-                const __m256 scale = _mm256_mul_ps(dw, _mm256_set1_ps(a->d[at]));
-                acc[g][i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums), scale, acc[g][i]);
-                if (!offset) continue;
-                const __m256 mw = load8_f16_avx2(w + SCALES_BYTES + (h + g) * 16);
-                acc[g][i] = _mm256_fmadd_ps(mw, _mm256_set1_ps(a->ds[at]), acc[g][i]);
-            }
-        }
-    }
-    for (int g = 0; g < nh; g++)
-        for (int i = 0; i < nt; i++) _mm256_storeu_ps(out + (t + (size_t)i) * ld_out + (h + g) * HALF_ROWS, acc[g][i]);
 }
 
 /* ---- float weights ---------------------------------------------------------------------------------------- */
@@ -180,32 +69,6 @@ INLINE_AVX2 void matmul_float_avx2(const uint8_t *w, size_t n_groups, const acti
             float_tile_avx2(w + g * group_bytes, group_bytes, 1, a, t, 1, kind, out + g * GROUP_ROWS, ld_out);
     }
 }
-
-/* ---- the table's entries: all groups for each tile of tokens, so that the tile's activations stay in L1 ---------- */
-
-/* Four tokens go over the halves of a group in turn, for want of registers; one or two over both at once. */
-#define MATMUL_QUANTIZED_AVX2(name, block_bytes, tile)                                                                 \
-    PN_AVX2 static void name(const uint8_t *w, size_t n_groups, const activations *a, size_t t0, size_t n_t,           \
-                             float *out, size_t ld_out) {                                                              \
-        const size_t group_bytes = a->k / BLOCK_K * (block_bytes), end = t0 + n_t;                                     \
-        size_t t = t0;                                                                                                 \
-        for (; t + 4 <= end; t += 4)                                                                                   \
-            for (size_t g = 0; g < n_groups; g++) {                                                                    \
-                tile(w + g * group_bytes, 0, 1, t, 4, out + g * GROUP_ROWS);                                           \
-                tile(w + g * group_bytes, 1, 1, t, 4, out + g * GROUP_ROWS);                                           \
-            }                                                                                                          \
-        for (; t + 2 <= end; t += 2)                                                                                   \
-            for (size_t g = 0; g < n_groups; g++) tile(w + g * group_bytes, 0, 2, t, 2, out + g * GROUP_ROWS);         \
-        for (; t < end; t++)                                                                                           \
-            for (size_t g = 0; g < n_groups; g++) tile(w + g * group_bytes, 0, 2, t, 1, out + g * GROUP_ROWS);         \
-    }
-#define Q8_TILE(w, h, nh, t, nt, out)  q8_tile_avx2(w, h, nh, a, t, nt, out, ld_out)
-#define Q4_TILE(w, h, nh, t, nt, out)  q4_tile_avx2(w, h, nh, a, t, nt, false, out, ld_out)
-#define Q4M_TILE(w, h, nh, t, nt, out) q4_tile_avx2(w, h, nh, a, t, nt, true, out, ld_out)
-
-MATMUL_QUANTIZED_AVX2(matmul_q8_avx2, Q8_BLOCK_BYTES, Q8_TILE)
-MATMUL_QUANTIZED_AVX2(matmul_q4_avx2, Q4_BLOCK_BYTES, Q4_TILE)
-MATMUL_QUANTIZED_AVX2(matmul_q4m_avx2, Q4M_BLOCK_BYTES, Q4M_TILE)
 
 PN_AVX2 static void matmul_f32_avx2(const uint8_t *w, size_t n_groups, const activations *a, size_t t0, size_t n_t,
                                     float *out, size_t ld_out) {
@@ -490,15 +353,10 @@ const kernel_set kernels_avx2 = {
     .isa = "avx2",
     .base = &kernels_portable,
     .usable = cpu_has_avx2,
-    .matmul =
-        {
-            [PACK_F32] = matmul_f32_avx2,
-            [PACK_F16] = matmul_f16_avx2,
-            [PACK_BF16] = matmul_bf16_avx2,
-            [PACK_Q8] = matmul_q8_avx2,
-            [PACK_Q4] = matmul_q4_avx2,
-            [PACK_Q4M] = matmul_q4m_avx2,
-        },
+    .matmul = { [PACK_F32] = matmul_f32_avx2,
+                [PACK_F16] = matmul_f16_avx2,
+                [PACK_BF16] = matmul_bf16_avx2,
+                BLOCK_KINDS(BLOCK_ENTRY, avx2) },
     .quantize = quantize_avx2,
     .quantize_rest = quantize_rest_avx2,
     .rms_norm = rms_norm_avx2,

@@ -128,7 +128,7 @@ INLINE_AVX512 void block_scales_avx512(const pack_kind kind, const uint8_t *head
 
 /* What the integer sum of a block starts from. */
 INLINE_AVX512 __m512i start_avx512(const pack_kind kind, const activations *a, size_t at) {
-    if (kind == PACK_Q8 || kind_has_table(kind)) return _mm512_set1_epi32(a->bias8[at]);
+    if (kind_is_signed(kind)) return _mm512_set1_epi32(a->bias8[at]);
     if (kind == PACK_Q4) return _mm512_set1_epi32(a->bias4[at]);
     if (kind == PACK_Q5) return _mm512_slli_epi32(_mm512_set1_epi32(a->bias4[at]), 1);
     return _mm512_setzero_si512();
@@ -201,9 +201,7 @@ INLINE_AVX512 void tile_avx512(const pack_kind kind, const uint8_t *w, const act
 #define DEFINE_AVX512(kind, name, set)                                                                                 \
     PN_AVX512 void matmul_##name##_##set(const uint8_t *w, size_t n_groups, const activations *a, size_t t0,           \
                                          size_t n_t, float *out, size_t ld_out) {                                      \
-        const pack_layout layout = pack_layout_of(kind);                                                               \
-        const size_t super_bytes = layout.head_bytes + layout.n_blocks * layout.block_bytes, end = t0 + n_t;           \
-        const size_t group_bytes = a->k / (layout.n_blocks * BLOCK_K) * super_bytes;                                   \
+        const size_t group_bytes = block_group_bytes(kind, a->k), end = t0 + n_t;                                      \
         size_t t = t0;                                                                                                 \
         TILES_AVX512(kind, 12)                                                                                         \
         TILES_AVX512(kind, 8)                                                                                          \

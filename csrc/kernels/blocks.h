@@ -12,10 +12,6 @@
     X(PACK_Q8, q8, argument)                                                                                           \
     X(PACK_Q4, q4, argument)                                                                                           \
     X(PACK_Q4M, q4m, argument)                                                                                         \
-    BLOCK_KINDS_PACKED(X, argument)
-
-/* All but those that the older files have bodies of their own for. */
-#define BLOCK_KINDS_PACKED(X, argument)                                                                                \
     X(PACK_Q5, q5, argument)                                                                                           \
     X(PACK_Q5M, q5m, argument)                                                                                         \
     X(PACK_IQ4, iq4, argument)                                                                                         \
@@ -34,9 +30,15 @@
 
 BLOCK_KINDS(BLOCK_DECLARE, portable)
 #if defined(__x86_64__)
-BLOCK_KINDS_PACKED(BLOCK_DECLARE, avx2)
+BLOCK_KINDS(BLOCK_DECLARE, avx2)
 BLOCK_KINDS(BLOCK_DECLARE, avx512)
 #endif
+
+/* The bytes of a group whose size was checked. */
+static inline size_t block_group_bytes(pack_kind kind, size_t k) {
+    const pack_layout layout = pack_layout_of(kind);
+    return k / (layout.n_blocks * BLOCK_K) * (layout.head_bytes + layout.n_blocks * layout.block_bytes);
+}
 
 /* What a kind's codes and scales are made of: constants for a constant kind. */
 static inline bool kind_has_nibbles(pack_kind kind) {
@@ -50,6 +52,10 @@ static inline bool kind_has_ones(pack_kind kind) {
 }
 static inline bool kind_has_table(pack_kind kind) {
     return kind == PACK_IQ4 || kind == PACK_IQ4K;
+}
+/* Weights that are bytes with a sign, not codes that count from something. */
+static inline bool kind_is_signed(pack_kind kind) {
+    return kind == PACK_Q8 || kind_has_table(kind);
 }
 /* Scales of the two halves of a block. */
 static inline bool kind_has_halves(pack_kind kind) {
