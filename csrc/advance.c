@@ -58,7 +58,7 @@ static int accept(pn_state *state, uint32_t token) {
 /* Guess what follows the token; returns how many guesses are worth an evaluation. Without memory there are none. */
 static size_t guess(pn_state *state, uint32_t token, size_t n_left) {
     speculation *s = state->speculation;
-    const size_t room = state->model->hp.n_ctx - state->n_tokens; /* the token takes one place of it */
+    const size_t room = state->window - state->n_tokens; /* the token takes one place of it */
     const uint32_t *missing = state->tokens + s->index.n;
     s->n_guesses = s->n_used = 0;
     if (s->index.n < state->n_tokens && lookup_append(&s->index, missing, state->n_tokens - s->index.n) != PN_OK)

@@ -6,17 +6,23 @@
 
 #include "arch.h"
 #include "matmul.h"
+#include "rope.h"
 #include "scratch.h"
 #include "settle.h"
 #include "threads.h"
 
 #include <stdatomic.h>
 
+/* What an architecture or a file lacks is empty or NULL. */
 typedef struct layer_weights {
-    float *attn_norm, *ffn_norm; /* [D] */
-    matrix q, k, v;              /* [H*E, D], [G*E, D], [G*E, D] */
-    matrix out;                  /* [D, H*E] */
-    matrix gate, up, down;       /* [F, D], [F, D], [D, F] */
+    arch_layer kind;
+    float *attn_norm, *attn_post_norm, *ffn_norm, *ffn_post_norm; /* [D] */
+    float *q_norm, *k_norm;                                       /* [E], of each head */
+    float *q_bias, *k_bias, *v_bias, *out_bias;                   /* [H*E], [G*E], [G*E], [D] */
+    float *gate_bias, *up_bias, *down_bias;                       /* [F], [F], [D] */
+    matrix q, k, v;                                               /* [H*E, D], [G*E, D], [G*E, D] */
+    matrix out;                                                   /* [D, H*E] */
+    matrix gate, up, down;                                        /* [F, D], [F, D], [D, F] */
 } layer_weights;
 
 struct pn_model {
@@ -29,11 +35,12 @@ struct pn_model {
     pn_gguf *gguf; /* header only: the file is closed after loading */
     pn_tokenizer *tokenizer;
     uint64_t n_params;
+    uint64_t weight_bytes; /* of matrices and vectors in memory */
 
     matrix token_embd;     /* [V, D] */
     matrix output;         /* [V, D]; empty if tied to token_embd */
     float *output_norm;    /* [D] */
-    double *rope_freqs;    /* [R/2] radians per position */
+    rope rope;
     layer_weights *layers; /* [L] */
     uint8_t *weights;      /* [weights_size] the block in which the data of all matrices lies */
     size_t weights_size;

@@ -225,6 +225,13 @@ typedef struct pn_state pn_state;
 
 /* An empty conversation. Memory grows with the tokens it holds. Owned; keeps the model alive. */
 pn_state *pn_state_new(pn_model *model);
+/* The same for at most `window` tokens (0: the model's whole context, as pn_state_new() has it). Evaluation beyond it
+ * is PN_ERR_CONTEXT. Models that were stretched to a longer context with two sets of rotary factors (Phi-3) take those
+ * of the shorter context if the window fits into it: there, the window is part of what the logits depend on; else it
+ * changes no bit. Errors: ARGUMENT, MEMORY. */
+pn_state *pn_state_new_window(pn_model *model, size_t window);
+/* The most tokens that the state may hold. */
+size_t pn_state_window(const pn_state *state);
 void pn_state_free(pn_state *state);
 /* Forget everything. PN_ERR_BUSY during a call. */
 int pn_state_reset(pn_state *state);

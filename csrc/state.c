@@ -9,8 +9,17 @@
 #include <string.h>
 
 pn_state *pn_state_new(pn_model *model) {
+    return pn_state_new_window(model, 0);
+}
+
+pn_state *pn_state_new_window(pn_model *model, size_t window) {
     if (!model) {
         pn_fail(PN_ERR_ARGUMENT, "state: model is NULL");
+        return NULL;
+    }
+    if (window > model->hp.n_ctx) {
+        pn_fail(PN_ERR_ARGUMENT, "state: a window of %zu tokens is beyond the model's context of %u", window,
+                model->hp.n_ctx);
         return NULL;
     }
     pn_state *state = calloc(1, sizeof *state);
@@ -23,6 +32,8 @@ pn_state *pn_state_new(pn_model *model) {
     }
     model_retain(model);
     state->model = model;
+    state->window = window ? window : model->hp.n_ctx;
+    state->long_rope = rope_is_long(&model->rope, state->window);
     state->logits = logits;
     atomic_flag_clear(&state->busy);
     atomic_init(&state->cancel, false);
@@ -65,7 +76,7 @@ int state_reserve(pn_state *state, size_t n) {
     state->changes++;
     if (n > state->capacity) {
         size_t capacity = state->capacity ? state->capacity : 256;
-        while (capacity < n) capacity *= 2; /* n is at most the context length */
+        while (capacity < n) capacity *= 2; /* n is at most the window */
         uint32_t *tokens = realloc(state->tokens, capacity * sizeof *tokens);
         if (!tokens) return pn_fail(PN_ERR_MEMORY, "state: no memory for %zu token ids", capacity);
         state->tokens = tokens;
@@ -104,6 +115,10 @@ int pn_state_rewind(pn_state *state, size_t n) {
     }
     state_leave(state);
     return status;
+}
+
+size_t pn_state_window(const pn_state *state) {
+    return state->window;
 }
 
 const uint32_t *pn_state_tokens(const pn_state *state, size_t *n) {

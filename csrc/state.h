@@ -24,6 +24,8 @@ typedef struct speculation {
 
 struct pn_state {
     pn_model *model; /* retained */
+    size_t window;   /* the most tokens that it may hold, 1 to the model's context */
+    bool long_rope;  /* which tables of rotary frequencies hold for that window */
     atomic_flag busy;
     atomic_bool cancel; /* asked for, not yet taken */
     uint32_t *tokens;   /* [n_tokens] of capacity */

@@ -21,7 +21,6 @@ typedef struct stream {
     pn_sampler *sampler;
     pn_token_callback callback;
     void *user_data;
-    size_t n_context;
     uint32_t stop_ids[STOP_IDS_MAX];
     int n_stop_ids;
 } stream;
@@ -48,7 +47,7 @@ static int generate(const stream *s, int max_tokens, int *n_generated) {
         if (is_stop(s, token)) return PN_OK;
         ++*n_generated;
         if (tell(s, token) || *n_generated == max_tokens) return PN_OK;
-        if (s->state->n_tokens >= s->n_context) return PN_OK; /* sampled, but there is no room to go on from it */
+        if (s->state->n_tokens >= s->state->window) return PN_OK; /* sampled, but there is no room to go on from it */
         PN_TRY(advance_entered(s->state, token, (size_t)(max_tokens - *n_generated), NULL, NULL));
     }
     return PN_OK;
@@ -67,14 +66,11 @@ static int check_arguments(const pn_model *model, const pn_state *state, const u
 
 static int stream_init(stream *s, pn_sampling_params *params) {
     const pn_tokenizer *tokenizer = pn_model_tokenizer(s->model);
-    pn_model_info info;
-    pn_model_describe(s->model, &info);
-    s->n_context = info.n_context;
     s->n_stop_ids = pn_tokenizer_stop_ids(tokenizer, s->stop_ids, STOP_IDS_MAX);
     if (s->n_stop_ids > STOP_IDS_MAX)
         return pn_fail(PN_ERR_UNSUPPORTED, "stream: the file names %d end tokens; at most %d", s->n_stop_ids,
                        STOP_IDS_MAX);
-    s->sampler = pn_sampler_new(info.n_vocab, params);
+    s->sampler = pn_sampler_new(s->model->hp.n_vocab, params);
     return s->sampler ? PN_OK : (int)pn_last_status();
 }
 

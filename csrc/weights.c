@@ -35,14 +35,18 @@ void weight_list_free(weight_list *list) {
     *list = (weight_list){ 0 };
 }
 
-int weight_list_add(weight_list *list, uint64_t tensor, matrix *m) {
+int weight_list_add(weight_list *list, uint64_t tensor, uint64_t row, uint64_t n_rows, matrix *m) {
     pn_tensor_info info;
     PN_TRY(pn_gguf_tensor(list->gguf, tensor, &info));
-    PN_TRY(matrix_plan(info.type, (size_t)info.dims[1], (size_t)info.dims[0], m));
+    const uint64_t total = info.dims[1] * info.dims[2] * info.dims[3]; /* the file holds them: no overflow */
+    if (row > total || n_rows > total - row)
+        return pn_fail(PN_ERR_ARGUMENT, "load: tensor %.*s has no rows %llu to %llu", (int)size_min(info.name_len, 64),
+                       info.name, (unsigned long long)row, (unsigned long long)(row + n_rows));
+    PN_TRY(matrix_plan(info.type, (size_t)n_rows, (size_t)info.dims[0], m));
     if (list->n == list->cap) return pn_fail(PN_ERR_ARGUMENT, "load: more than %zu matrices", list->cap);
     weight_item *item = &list->items[list->n++];
     item->m = m;
-    item->src = gguf_tensor_data(list->gguf, tensor);
+    item->src = gguf_tensor_data(list->gguf, tensor) + row * matrix_row_bytes(m);
     return PN_OK;
 }
 

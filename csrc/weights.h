@@ -23,9 +23,10 @@ typedef int (*weights_progress)(void *context, uint64_t bytes);
 
 /* Room for up to `cap` matrices of this file. PN_ERR_MEMORY. */
 int weight_list_init(weight_list *list, const pn_gguf *gguf, size_t cap);
-/* Plan *m for the matrix `tensor` of the file, whose type matrix_supports. *m must stay where it is.
- * PN_ERR_ARGUMENT: there is no such tensor, or the list is full; CORRUPT: its packed size fits no address space. */
-int weight_list_add(weight_list *list, uint64_t tensor, matrix *m);
+/* Plan *m for rows [row, row + n_rows) of `tensor` of the file, whose type matrix_supports; higher dimensions are
+ * counted through. *m must stay where it is. PN_ERR_ARGUMENT: there is no such tensor, it has no such rows, or the list
+ * is full; CORRUPT: the packed size fits no address space. */
+int weight_list_add(weight_list *list, uint64_t tensor, uint64_t row, uint64_t n_rows, matrix *m);
 /* Pack all of them, on all threads if `pool` (entered) is not NULL, letting the file's pages go on the way. progress
  * must not be NULL; it hears every few MiB, and of the last byte if nothing stopped before. *block, of
  * *bytes, holds the data of every matrix and is the caller's to free() after them. On failure it is NULL, of 0 bytes,

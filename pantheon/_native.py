@@ -558,13 +558,14 @@ class StateHandle(_Handle):
     __slots__ = ("_running", "model")
     noun = "state"
 
-    def __init__(self, model: ModelHandle) -> None:
+    def __init__(self, model: ModelHandle, window: int) -> None:
+        """window: the most tokens that it may hold; 0: the model's context."""
         self.model = model
         self._running = OneAtATime(
             errors.BusyError, "this state is in use by another call; give each thread its own state"
         )
         with model as pointer:
-            super().__init__(lib.pn_state_new(pointer), lib.pn_state_free)
+            super().__init__(lib.pn_state_new_window(pointer, window), lib.pn_state_free)
 
     def exclusive(self) -> Hold:
         """For a `with`: whoever works on the state; BusyError if someone does.
@@ -629,19 +630,19 @@ def states_eval(
         status = lib.pn_eval(pointer, pieces, len(parts), lib.pn_py_progress, data)
         if status in (lib.PN_ERR_ARGUMENT, lib.PN_ERR_CONTEXT):  # said before any work, so no callback was called
             refused = _last_error(status)
-            raise type(refused)(_refused_part(pieces, parts, model_facts(model)) + str(refused))
+            raise type(refused)(_refused_part(pieces, parts, n_vocab) + str(refused))
         call.check(status == 0)
         for piece, row in zip(pieces, rows, strict=True):
             ffi.memmove(ffi.from_buffer(row), lib.pn_state_logits(piece.state), row.nbytes)
     return rows
 
 
-def _refused_part(pieces: Any, parts: Sequence[tuple[StateHandle, Ids | IdBuffer]], facts: ModelFacts) -> str:
+def _refused_part(pieces: Any, parts: Sequence[tuple[StateHandle, Ids | IdBuffer]], n_vocab: int) -> str:
     """ "part 3: " of the first part whose ids are too many or too large; C's own words do not say which it refused."""
     count = ffi.new("size_t *")
     for at, (_, ids) in enumerate(parts):
         lib.pn_state_tokens(pieces[at].state, count)
-        if count[0] + len(ids) > facts.n_context or max(ids) >= facts.n_vocab:
+        if count[0] + len(ids) > lib.pn_state_window(pieces[at].state) or max(ids) >= n_vocab:
             return f"part {at}: "
     return ""
 
@@ -669,6 +670,12 @@ def state_advance(state: StateHandle, token: int, n_left: int) -> None:
     data = ffi.new_handle(call)
     with state.exclusive(), state as pointer:
         call.check(lib.pn_advance(pointer, token, n_left, lib.pn_py_progress, data) == 0)
+
+
+def state_window(state: StateHandle) -> int:
+    """The most tokens that it may hold."""
+    with state as pointer:
+        return int(lib.pn_state_window(pointer))
 
 
 def state_reset(state: StateHandle) -> None:

@@ -70,7 +70,7 @@ class Chat:
         self._format = _model_format(model, template, self._now)
         self._first_turns: Turns = tuple(Turn(message) for message in given if message.role == "system")[:1]
         self._turns: Turns = tuple(Turn(message) for message in given)
-        self._state = model.state()
+        self._state = model.state(self._window)
         self._running = OneAtATime(
             BusyError, "this chat is in the middle of a reply; finish or close its stream, or cancel() it, first"
         )

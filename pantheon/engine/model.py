@@ -159,32 +159,42 @@ class Model:
 
     # ---- at the level of ids
 
-    def state(self) -> State:
-        """A new, empty conversation."""
-        handle = _native.StateHandle(self._handle)
+    def state(self, window: int | None = None) -> State:
+        """A new, empty conversation.
+
+        window: the most tokens that it may hold, 1 to context_length; None: context_length. Models with rotary factors
+        for short and for long contexts (Phi-3) take those of the window; for all others the window changes no bit.
+        """
+        handle = _native.StateHandle(self._handle, self._check_window(window))
         self._states.add(handle)
         return State(handle, self.n_vocab)
 
-    def logits(self, ids: Sequence[int] | npt.ArrayLike) -> _native.Floats:
-        """The logits after each of `ids`, float32[len(ids), n_vocab]. Mind the size: 8,192 ids x 49,152 are 1.6 GB."""
+    def logits(self, ids: Sequence[int] | npt.ArrayLike, window: int | None = None) -> _native.Floats:
+        """The logits after each of `ids`, float32[len(ids), n_vocab]. Mind the size: 8,192 ids x 49,152 are 1.6 GB.
+
+        window: as in state().
+        """
         import numpy as np
 
         tokens = _native.as_ids(ids)
         out = np.empty((len(tokens), self.n_vocab), np.float32)
         if len(tokens):
-            with self.state() as state:
+            with self.state(window) as state:
                 state._advance_all(tokens, out)
         return out
 
-    def score(self, ids: Sequence[int] | npt.ArrayLike) -> _native.Floats:
-        """Natural log-probabilities of ids[1:], each given all ids before it: float32[len(ids) - 1], all <= 0."""
+    def score(self, ids: Sequence[int] | npt.ArrayLike, window: int | None = None) -> _native.Floats:
+        """Natural log-probabilities of ids[1:], each given all ids before it: float32[len(ids) - 1], all <= 0.
+
+        window: as in state().
+        """
         import numpy as np
 
         tokens = _native.as_ids(ids)
         if len(tokens) and int(tokens.max()) >= self.n_vocab:
             raise ArgumentError(f"token id {tokens.max()} is not in 0..{self.n_vocab - 1}")
         scores = np.empty(max(len(tokens) - 1, 0), np.float32)
-        with self.state() as state:
+        with self.state(window) as state:
             for start in range(0, len(scores), _SCORE_ROWS):
                 targets = tokens[start + 1 : start + 1 + _SCORE_ROWS]
                 rows = np.empty((len(targets), self.n_vocab), np.float32)
@@ -236,6 +246,7 @@ class Model:
         max_tokens: int | None = 128,
         progress: _native.Progress | None = None,
         speculate: bool | int = False,
+        window: int | None = None,
         **sampling: Any,
     ) -> ReplyStream:
         """Continue `prompt`: an iterator of text pieces whose `reply` is set at the end.
@@ -244,14 +255,15 @@ class Model:
         are taken as they are. max_tokens None: as many as fit. sampling: the fields of SamplingParams.
         speculate: guess the next tokens from what was read before and evaluate them in one pass. The reply is the same;
         where it repeats its source it comes faster. True, or the most tokens to guess at a time (1 to 30).
-        Raises ContextError if prompt and max_tokens do not fit into context_length: nothing is ever cut.
+        window: as in state(). Raises ContextError if prompt and max_tokens do not fit into it: nothing is ever cut.
         """
         ids = self._prompt_ids(prompt)
         if len(ids) == 0:
             raise ArgumentError("the prompt is empty: it has no token to continue")
         params, guesses = SamplingParams(**sampling), check_speculate(speculate)
-        record = Record(self._job(len(ids), max_tokens, progress, guesses, params))
-        return ReplyStream(_complete(self, ids, record), record)
+        room = self._check_window(window) or self.context_length
+        record = Record(self._job(len(ids), room, max_tokens, progress, guesses, params))
+        return ReplyStream(_complete(self, ids, window, record), record)
 
     def generate(
         self,
@@ -260,10 +272,13 @@ class Model:
         max_tokens: int | None = 128,
         progress: _native.Progress | None = None,
         speculate: bool | int = False,
+        window: int | None = None,
         **sampling: Any,
     ) -> Reply:
         """stream() in one go: the whole reply."""
-        return self.stream(prompt, max_tokens=max_tokens, progress=progress, speculate=speculate, **sampling).finish()
+        return self.stream(
+            prompt, max_tokens=max_tokens, progress=progress, speculate=speculate, window=window, **sampling
+        ).finish()
 
     def chat(
         self,
@@ -293,17 +308,30 @@ class Model:
             return self.tokenizer.encode_buffer(prompt, bos=True)
         return id_buffer(prompt)
 
-    def _job(self, n_prompt: int, max_tokens: int | None, progress: Any, speculate: int, params: SamplingParams) -> Job:
+    def _check_window(self, window: int | None) -> int:
+        """A window for C, where 0 stands for the context."""
+        return 0 if window is None else check_integer("window", window, 1, self.context_length)
+
+    def _job(
+        self,
+        n_prompt: int,
+        window: int,
+        max_tokens: int | None,
+        progress: Any,
+        speculate: int,
+        params: SamplingParams,
+    ) -> Job:
         params.check_vocab(self.n_vocab)
-        room = self.context_length - n_prompt
+        room = window - n_prompt
         limit = room if max_tokens is None else check_integer("max_tokens", max_tokens, 0, 2**31 - 1)
         if limit > room or room < 0:
             raise ContextError(
-                f"a prompt of {n_prompt} tokens and {max(limit, 0)} tokens of reply do not fit into the model's "
-                f"{self.context_length}; shorten the prompt or lower max_tokens",
+                f"a prompt of {n_prompt} tokens and {max(limit, 0)} tokens of reply do not fit into the "
+                f"{'model' if window == self.context_length else 'window'}'s {window}; shorten the prompt or lower "
+                "max_tokens",
                 prompt_tokens=n_prompt,
                 reply_limit=max(limit, 0),
-                window=self.context_length,
+                window=window,
             )
         return Job(
             tokenizer=self.tokenizer,
@@ -359,10 +387,12 @@ def _read_part(at: int, part: object) -> tuple[_native.StateHandle, _native.Ids 
         raise ArgumentError(f"part {at}: {error}") from None
 
 
-def _complete(model: Model, ids: _native.Ids | _native.IdBuffer, record: Record) -> Iterator[str]:
+def _complete(
+    model: Model, ids: _native.Ids | _native.IdBuffer, window: int | None, record: Record
+) -> Iterator[str]:
     """The generator behind Model.stream(): the state lives exactly as long as the reply."""
     record.prompt_tokens = len(ids)
-    with model.state() as state:
+    with model.state(window) as state:
         yield from generate(state, ids, record)
 
 

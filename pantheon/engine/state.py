@@ -82,6 +82,11 @@ class State:
         return _native.state_logits(self._handle, self._n_vocab)
 
     @property
+    def window(self) -> int:
+        """The most tokens that the state may hold."""
+        return _native.state_window(self._handle)
+
+    @property
     def n_bytes(self) -> int:
         """Memory that the state holds, in bytes. It grows with the tokens, not with the context length."""
         return _native.state_bytes(self._handle)

@@ -81,6 +81,7 @@ static size_t ld_out(const attend_job *job) {
 
 static attend_job job_new(const memory *m, shape s) {
     attend_job job = { .kernels = &sets[0], .kv = &m->kv, .layer = LAYER, .head = HEAD };
+    job.scale = 1.0f / sqrtf((float)m->kv.head_size);
     job.position = s.position, job.n_tokens = s.n_tokens, job.n_q = s.n_q;
     job.ld_q = ld_q(&job), job.ld_out = ld_out(&job);
     job.q = floats_new((s.n_tokens - 1) * job.ld_q + s.n_q * m->kv.head_size, true);

@@ -1,0 +1,270 @@
+/* model_load.c - names, shapes and types of all tensors are checked; then their weights are read and packed.  (rank 8)
+ *
+ * Knows the slots of the architecture table, not its rows: what an architecture lacks is not bound and stays empty.
+ * Several slots may hold parts of one matrix, and one tensor may hold several matrices: rows are whole in every element
+ * type, so parts are ranges of rows. */
+#include "model_load.h"
+
+#include "weights.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- binding: which tensor of the file is which slot ------------------------------------------------------- */
+
+static int64_t *binding_at(const binding *b, uint32_t layer, tensor_slot slot) {
+    return &b->tensors[(size_t)(slot < SLOT_LAYER ? b->hp->n_layer : layer) * SLOT_COUNT + slot];
+}
+
+static int check_shape(const binding *b, const arch_tensor *spec, const char *name, const pn_tensor_info *info) {
+    const size_t n_dims = strlen(spec->shape);
+    bool same = (size_t)info->n_dims == n_dims;
+    for (size_t d = 0; same && d < n_dims; d++) same = info->dims[d] == arch_dim(b->hp, spec->shape[d]);
+    if (same) return PN_OK;
+    return pn_fail(PN_ERR_CORRUPT, "tensor %s has shape [%llu, %llu, %llu, %llu]; expected [%llu, %llu]", name,
+                   (unsigned long long)info->dims[0], (unsigned long long)info->dims[1],
+                   (unsigned long long)info->dims[2], (unsigned long long)info->dims[3],
+                   (unsigned long long)arch_dim(b->hp, spec->shape[0]),
+                   (unsigned long long)(n_dims > 1 ? arch_dim(b->hp, spec->shape[1]) : 1));
+}
+
+static int check_type(const arch_tensor *spec, const char *name, const pn_tensor_info *info) {
+    const bool is_matrix = strlen(spec->shape) == 2;
+    if (is_matrix ? matrix_supports(info->type) : dtype_find(info->type) && dtype_find(info->type)->dequantize)
+        return PN_OK;
+    return pn_fail(PN_ERR_UNSUPPORTED,
+                   "tensor %s has element type %s, which this version cannot multiply; "
+                   "convert the file to q8_0 with another tool",
+                   name, info->type_name);
+}
+
+static int bind_one(binding *b, const arch_tensor *spec, uint32_t layer, size_t *n_bound) {
+    char name[80];
+    pn_tensor_info info;
+/* The pattern comes from the table in arch.c, never from a file. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+    snprintf(name, sizeof name, spec->name, layer);
+#pragma GCC diagnostic pop
+    const int64_t index = gguf_find_tensor(b->gguf, name);
+    *binding_at(b, layer, spec->slot) = index;
+    if (index < 0 && spec->required)
+        return pn_fail(PN_ERR_CORRUPT, "tensor %s is missing: the file is damaged or was not converted completely",
+                       name);
+    if (index < 0) return PN_OK;
+    PN_TRY(pn_gguf_tensor(b->gguf, (uint64_t)index, &info));
+    PN_TRY(check_shape(b, spec, name, &info));
+    PN_TRY(check_type(spec, name, &info));
+    ++*n_bound;
+    return PN_OK;
+}
+
+/* Name the first tensor that no slot took: ignoring one would compute something else than the file says. */
+static int refuse_unbound(const binding *b) {
+    const uint64_t n = pn_gguf_n_tensors(b->gguf);
+    bool *bound = calloc(n ? n : 1, sizeof *bound);
+    if (!bound) return pn_fail(PN_ERR_MEMORY, "load: no memory for a list of %llu tensors", (unsigned long long)n);
+    for (size_t i = 0; i < (size_t)(b->hp->n_layer + 1) * SLOT_COUNT; i++)
+        if (b->tensors[i] >= 0) bound[b->tensors[i]] = true;
+    uint64_t first = 0;
+    while (first < n && bound[first]) first++;
+    free(bound);
+    pn_tensor_info info;
+    PN_TRY(pn_gguf_tensor(b->gguf, first, &info));
+    return pn_fail(PN_ERR_UNSUPPORTED,
+                   "tensor %.*s is not part of architecture %s as this version knows it; a newer version may",
+                   (int)size_min(info.name_len, 64), info.name, b->hp->spec->name);
+}
+
+int binding_make(binding *b, const pn_gguf *gguf, const hparams *hp) {
+    *b = (binding){ .gguf = gguf, .hp = hp };
+    const arch_spec *spec = hp->spec;
+    const size_t n = (size_t)(hp->n_layer + 1) * SLOT_COUNT;
+    size_t n_bound = 0;
+    b->tensors = malloc(n * sizeof *b->tensors);
+    if (!b->tensors) return pn_fail(PN_ERR_MEMORY, "load: no memory for %zu tensor slots", n);
+    for (size_t i = 0; i < n; i++) b->tensors[i] = -1;
+    for (size_t i = 0; i < spec->n_tensors; i++) {
+        const uint32_t n_times = spec->tensors[i].slot < SLOT_LAYER ? 1 : b->hp->n_layer;
+        for (uint32_t layer = 0; layer < n_times; layer++) PN_TRY(bind_one(b, &spec->tensors[i], layer, &n_bound));
+    }
+    if (n_bound < pn_gguf_n_tensors(b->gguf)) return refuse_unbound(b);
+    return PN_OK;
+}
+
+void binding_free(binding *b) {
+    free(b->tensors);
+    b->tensors = NULL;
+}
+
+/* ---- reading the weights ----------------------------------------------------------------------------------- */
+
+/* A matrix of a layer is these rows of a slot's tensor: as many as the letter says, behind those of the letters before.
+ */
+static const struct {
+    tensor_slot slot;
+    size_t member; /* of layer_weights */
+    const char *before;
+    char rows;
+} LAYER_MATRICES[] = {
+    { SLOT_ATTN_Q, offsetof(layer_weights, q), "", 'Q' },
+    { SLOT_ATTN_K, offsetof(layer_weights, k), "", 'K' },
+    { SLOT_ATTN_V, offsetof(layer_weights, v), "", 'K' },
+    { SLOT_ATTN_QKV, offsetof(layer_weights, q), "", 'Q' },
+    { SLOT_ATTN_QKV, offsetof(layer_weights, k), "Q", 'K' },
+    { SLOT_ATTN_QKV, offsetof(layer_weights, v), "QK", 'K' },
+    { SLOT_ATTN_OUT, offsetof(layer_weights, out), "", 'D' },
+    { SLOT_FFN_GATE, offsetof(layer_weights, gate), "", 'F' },
+    { SLOT_FFN_UP, offsetof(layer_weights, up), "", 'F' },
+    { SLOT_FFN_GATE_UP, offsetof(layer_weights, gate), "", 'F' },
+    { SLOT_FFN_GATE_UP, offsetof(layer_weights, up), "F", 'F' },
+    { SLOT_FFN_DOWN, offsetof(layer_weights, down), "", 'D' },
+};
+
+/* A vector of a layer is all of a slot's tensor. */
+static const struct {
+    tensor_slot slot;
+    size_t member; /* of layer_weights */
+} LAYER_VECTORS[] = {
+    { SLOT_ATTN_NORM, offsetof(layer_weights, attn_norm) },
+    { SLOT_ATTN_Q_BIAS, offsetof(layer_weights, q_bias) },
+    { SLOT_ATTN_K_BIAS, offsetof(layer_weights, k_bias) },
+    { SLOT_ATTN_V_BIAS, offsetof(layer_weights, v_bias) },
+    { SLOT_ATTN_Q_NORM, offsetof(layer_weights, q_norm) },
+    { SLOT_ATTN_K_NORM, offsetof(layer_weights, k_norm) },
+    { SLOT_ATTN_OUT_BIAS, offsetof(layer_weights, out_bias) },
+    { SLOT_ATTN_POST_NORM, offsetof(layer_weights, attn_post_norm) },
+    { SLOT_FFN_NORM, offsetof(layer_weights, ffn_norm) },
+    { SLOT_FFN_GATE_BIAS, offsetof(layer_weights, gate_bias) },
+    { SLOT_FFN_UP_BIAS, offsetof(layer_weights, up_bias) },
+    { SLOT_FFN_DOWN_BIAS, offsetof(layer_weights, down_bias) },
+    { SLOT_FFN_POST_NORM, offsetof(layer_weights, ffn_post_norm) },
+};
+
+static matrix *matrix_of(layer_weights *w, size_t member) {
+    return (matrix *)(void *)((char *)w + member);
+}
+
+static float **vector_of(layer_weights *w, size_t member) {
+    return (float **)(void *)((char *)w + member);
+}
+
+typedef struct loader {
+    pn_model *model;
+    const binding *bound;
+    const pn_load_params *params;
+    weight_list matrices;
+    uint64_t vector_bytes, total; /* of the file */
+} loader;
+
+static int tell_progress(void *context, uint64_t matrix_bytes_done) {
+    const loader *l = context;
+    if (!l->params->progress) return PN_OK;
+    const double fraction = (double)(l->vector_bytes + matrix_bytes_done) / (double)l->total;
+    if (l->params->progress(l->params->progress_data, fraction))
+        return pn_fail(PN_ERR_CANCELLED, "load: cancelled by the progress callback");
+    return PN_OK;
+}
+
+/* Matrices are only listed here; they are packed together. */
+static int load_rows(loader *l, int64_t tensor, uint64_t row, uint64_t n_rows, matrix *out) {
+    PN_TRY(weight_list_add(&l->matrices, (uint64_t)tensor, row, n_rows, out));
+    l->model->n_params += (uint64_t)out->rows * out->cols;
+    l->model->weight_bytes += matrix_bytes(out);
+    return PN_OK;
+}
+
+/* The whole of a slot that exists once. */
+static int load_matrix(loader *l, tensor_slot slot, char rows, matrix *out) {
+    const int64_t index = *binding_at(l->bound, 0, slot);
+    if (index < 0) return PN_OK; /* optional: stays empty */
+    return load_rows(l, index, 0, arch_dim(l->bound->hp, rows), out);
+}
+
+static int load_vector(loader *l, uint32_t layer, tensor_slot slot, float **out) {
+    const int64_t index = *binding_at(l->bound, layer, slot);
+    pn_tensor_info info;
+    if (index < 0) return PN_OK;
+    PN_TRY(pn_gguf_tensor(l->bound->gguf, (uint64_t)index, &info));
+    *out = malloc((size_t)info.dims[0] * sizeof **out);
+    if (!*out) return pn_fail(PN_ERR_MEMORY, "load: no memory for %llu floats", (unsigned long long)info.dims[0]);
+    PN_TRY(pn_gguf_read_rows(l->bound->gguf, (uint64_t)index, 0, 1, *out));
+    l->model->n_params += info.dims[0];
+    l->model->weight_bytes += info.dims[0] * sizeof **out;
+    l->vector_bytes += info.size;
+    return PN_OK;
+}
+
+static int load_layer(loader *l, uint32_t layer) {
+    const hparams *hp = l->bound->hp;
+    layer_weights *w = &l->model->layers[layer];
+    for (size_t i = 0; i < PN_ARRAY_LEN(LAYER_VECTORS); i++)
+        PN_TRY(load_vector(l, layer, LAYER_VECTORS[i].slot, vector_of(w, LAYER_VECTORS[i].member)));
+    for (size_t i = 0; i < PN_ARRAY_LEN(LAYER_MATRICES); i++) {
+        const int64_t index = *binding_at(l->bound, layer, LAYER_MATRICES[i].slot);
+        uint64_t row = 0;
+        if (index < 0) continue;
+        for (const char *letter = LAYER_MATRICES[i].before; *letter; letter++) row += arch_dim(hp, *letter);
+        PN_TRY(load_rows(l, index, row, arch_dim(hp, LAYER_MATRICES[i].rows), matrix_of(w, LAYER_MATRICES[i].member)));
+    }
+    return PN_OK;
+}
+
+static int load_rope(loader *l) {
+    float *any = NULL, *long_context = NULL, *short_context = NULL;
+    int status = load_vector(l, 0, SLOT_ROPE_FREQS, &any);
+    if (status == PN_OK) status = load_vector(l, 0, SLOT_ROPE_LONG, &long_context);
+    if (status == PN_OK) status = load_vector(l, 0, SLOT_ROPE_SHORT, &short_context);
+    if (status == PN_OK) {
+        const rope_factors factors = { any, long_context, short_context };
+        status = rope_init(&l->model->rope, &l->model->hp, &factors);
+    }
+    free(any);
+    free(long_context);
+    free(short_context);
+    return status;
+}
+
+static int make_layers(pn_model *model, const pn_gguf *gguf) {
+    const uint32_t n = model->hp.n_layer;
+    model->layers = calloc(n, sizeof *model->layers);
+    arch_layer *kinds = calloc(n, sizeof *kinds);
+    int status = PN_OK;
+    if (!model->layers || !kinds) status = pn_fail(PN_ERR_MEMORY, "load: no memory for %u layers", n);
+    if (status == PN_OK) status = arch_read_layers(gguf, &model->hp, kinds);
+    for (uint32_t i = 0; status == PN_OK && i < n; i++) model->layers[i].kind = kinds[i];
+    free(kinds);
+    return status;
+}
+
+static int load_all(loader *l) {
+    pn_model *model = l->model;
+    const uint32_t n_layer = model->hp.n_layer;
+    PN_TRY(make_layers(model, l->bound->gguf));
+    for (uint64_t i = 0; i < pn_gguf_n_tensors(l->bound->gguf); i++) {
+        pn_tensor_info info;
+        PN_TRY(pn_gguf_tensor(l->bound->gguf, i, &info));
+        l->total += info.size; /* no overlap within the file, so no overflow */
+    }
+    PN_TRY(weight_list_init(&l->matrices, l->bound->gguf, 2 + (size_t)n_layer * PN_ARRAY_LEN(LAYER_MATRICES)));
+    PN_TRY(load_rope(l));
+    PN_TRY(load_matrix(l, SLOT_TOKEN_EMBD, 'V', &model->token_embd));
+    for (uint32_t i = 0; i < n_layer; i++) PN_TRY(load_layer(l, i));
+    PN_TRY(load_vector(l, 0, SLOT_OUTPUT_NORM, &model->output_norm));
+    return load_matrix(l, SLOT_OUTPUT, 'V', &model->output);
+}
+
+int model_load_weights(pn_model *model, const binding *b, const pn_load_params *params, threads *pool) {
+    loader l = { .model = model, .bound = b, .params = params };
+    int status = load_all(&l);
+    if (status == PN_OK)
+        status = weight_list_pack(&l.matrices, pool, tell_progress, &l, &model->weights, &model->weights_size);
+    weight_list_free(&l.matrices);
+    return status;
+}
+
+void model_free_layer(layer_weights *w) {
+    for (size_t i = 0; i < PN_ARRAY_LEN(LAYER_VECTORS); i++) free(*vector_of(w, LAYER_VECTORS[i].member));
+}
