@@ -92,10 +92,11 @@ typedef struct hparams {
     uint32_t window;  /* local layers: query i sees key j if i - j < window; 0: no layer is local */
     rope_scaling scaling;
     float rope_base, local_rope_base; /* the second 0: local layers rotate as global ones do */
-    float rope_scale;                 /* linear and yarn: positions are divided by it; 1: off */
-    float rope_magnitude;             /* cosines and sines are multiplied by it; 0: by the formula of `scaling` */
+    float rope_factor;                /* how much longer contexts may be than in training; 0: not said */
+    float rope_magnitude;             /* cosines and sines are multiplied by it; 0: not said */
     uint32_t rope_n_ctx;              /* context length of the training, before it was stretched */
     float yarn_beta_fast, yarn_beta_slow, yarn_ext_factor;
+    float yarn_magnitude; /* in place of the formula; 0: by the formula */
 } hparams;
 
 /* What sets a layer apart from others of its model. */

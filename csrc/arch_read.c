@@ -161,27 +161,22 @@ static int read_scaling_type(const pn_gguf *gguf, const arch_spec *spec, rope_sc
 /* The keys of yarn. A stored attention factor stands for that of the paper's formula, as in transformers
  * (modeling_rope_utils.py), from whose configurations these keys are taken. */
 static int read_yarn(const pn_gguf *gguf, const arch_spec *spec, hparams *hp) {
-    float own = 0;
     if (hp->rope_base <= 1)
         return pn_fail(PN_ERR_METADATA, "%s.rope.freq_base is %g; yarn needs one above 1", spec->name,
                        (double)hp->rope_base);
     PN_TRY(read_float(gguf, spec, "rope.scaling.yarn_beta_fast", 1e-3f, 1e6f, 32.0f, &hp->yarn_beta_fast));
     PN_TRY(read_float(gguf, spec, "rope.scaling.yarn_beta_slow", 1e-3f, 1e6f, 1.0f, &hp->yarn_beta_slow));
     PN_TRY(read_float(gguf, spec, "rope.scaling.yarn_ext_factor", 0.0f, 1.0f, 1.0f, &hp->yarn_ext_factor));
-    PN_TRY(read_float(gguf, spec, "rope.scaling.yarn_attn_factor", 1e-2f, 1e2f, 0.0f, &own));
-    if (own > 0) hp->rope_magnitude = hp->rope_magnitude > 0 ? hp->rope_magnitude * own : own;
-    return PN_OK;
+    return read_float(gguf, spec, "rope.scaling.yarn_attn_factor", 1e-2f, 1e2f, 0.0f, &hp->yarn_magnitude);
 }
 
 static int read_rope_scaling(const pn_gguf *gguf, const arch_spec *spec, hparams *hp) {
-    float factor;
+    float old;
     PN_TRY(read_scaling_type(gguf, spec, &hp->scaling));
-    PN_TRY(read_float(gguf, spec, "rope.scale_linear", 1e-2f, 1e6f, 1.0f, &factor)); /* the key of older files */
-    PN_TRY(read_float(gguf, spec, "rope.scaling.factor", 1e-2f, 1e6f, factor, &factor));
+    PN_TRY(read_float(gguf, spec, "rope.scale_linear", 1e-2f, 1e6f, 0.0f, &old)); /* the key of older files */
+    PN_TRY(read_float(gguf, spec, "rope.scaling.factor", 1e-2f, 1e6f, old, &hp->rope_factor));
     PN_TRY(read_count(gguf, spec, "rope.scaling.original_context_length", 1, 1u << 26, hp->n_ctx, &hp->rope_n_ctx));
     PN_TRY(read_float(gguf, spec, "rope.scaling.attn_factor", 1e-2f, 1e2f, 0.0f, &hp->rope_magnitude));
-    const bool divides = hp->scaling == ROPE_SCALING_LINEAR || hp->scaling == ROPE_SCALING_YARN;
-    hp->rope_scale = divides ? factor : 1.0f;
     return hp->scaling == ROPE_SCALING_YARN ? read_yarn(gguf, spec, hp) : PN_OK;
 }
 

@@ -28,19 +28,18 @@ static int check_vocab(const pn_model *model) {
 }
 
 static int model_bind_and_load(pn_model *model, const pn_load_params *params) {
-    binding bound;
-    int status = binding_make(&bound, model->gguf, &model->hp);
+    binding bound = { 0 };
+    int status = model_make_layers(model, model->gguf);
+    if (status == PN_OK) status = binding_make(&bound, model->gguf, &model->hp);
     if (status == PN_OK) {
         model->tokenizer = pn_tokenizer_new(model->gguf);
         status = model->tokenizer ? check_vocab(model) : (int)pn_last_status();
     }
     if (status == PN_OK) status = threads_new(model->n_threads, &model->pool);
     if (status == PN_OK) {
-        const fp_env saved = fp_enter(); /* rotary frequencies are computed here, rows of floats converted */
         threads *pool = threads_enter(model->pool) ? model->pool : NULL;
         status = model_load_weights(model, &bound, params, pool);
         if (pool) threads_leave(pool);
-        fp_leave(saved);
     }
     binding_free(&bound);
     return status;
@@ -72,9 +71,11 @@ static int model_open(pn_model *model, const char *path, const pn_load_params *p
 #endif
     PN_TRY(gguf_open(path, params->use_mmap, &model->gguf));
     PN_TRY(refuse_split(model->gguf));
-    PN_TRY(arch_read(model->gguf, &model->hp));
-    PN_TRY(model_bind_and_load(model, params));
-    return gguf_detach(model->gguf);
+    const fp_env saved = fp_enter(); /* scales and rotary frequencies are computed here, rows of floats converted */
+    int status = arch_read(model->gguf, &model->hp);
+    if (status == PN_OK) status = model_bind_and_load(model, params);
+    fp_leave(saved);
+    return status == PN_OK ? gguf_detach(model->gguf) : status;
 }
 
 pn_load_params pn_load_defaults(void) {

@@ -227,7 +227,7 @@ static int load_rope(loader *l) {
     return status;
 }
 
-static int make_layers(pn_model *model, const pn_gguf *gguf) {
+int model_make_layers(pn_model *model, const pn_gguf *gguf) {
     const uint32_t n = model->hp.n_layer;
     model->layers = calloc(n, sizeof *model->layers);
     arch_layer *kinds = calloc(n, sizeof *kinds);
@@ -242,7 +242,6 @@ static int make_layers(pn_model *model, const pn_gguf *gguf) {
 static int load_all(loader *l) {
     pn_model *model = l->model;
     const uint32_t n_layer = model->hp.n_layer;
-    PN_TRY(make_layers(model, l->bound->gguf));
     for (uint64_t i = 0; i < pn_gguf_n_tensors(l->bound->gguf); i++) {
         pn_tensor_info info;
         PN_TRY(pn_gguf_tensor(l->bound->gguf, i, &info));

@@ -22,9 +22,15 @@ static double clamp_f64(double x, double lo, double hi) {
     return x < lo ? lo : x > hi ? hi : x;
 }
 
-/* How much longer than its training the model's context is. */
-static double stretch_of(const hparams *hp) {
-    return (double)hp->n_ctx / hp->rope_n_ctx;
+/* How much longer contexts may be than those of the training. A file with factors of its own need not say it. */
+static double stretch_of(const hparams *hp, bool own_factors) {
+    if (hp->rope_factor > 0) return (double)hp->rope_factor;
+    return own_factors ? (double)hp->n_ctx / hp->rope_n_ctx : 1;
+}
+
+/* What all frequencies are divided by. */
+static double divisor_of(const hparams *hp, bool own_factors) {
+    return own_factors || hp->scaling == ROPE_SCALING_NONE ? 1 : stretch_of(hp, false);
 }
 
 /* The pair that turns `turns` times within the context of the training (arXiv:2309.00071, 3.2; as transformers and ggml
@@ -43,30 +49,33 @@ static double yarn_kept(const hparams *hp, uint32_t i) {
     return (1 - clamp_f64((i - first) / width, 0, 1)) * (double)hp->yarn_ext_factor;
 }
 
-/* Of global layers: base^(-2i/R), scaled. */
+/* base^(-2i/R). */
 static double frequency_of(const hparams *hp, double base, uint32_t i) {
     return exp_f64(-2.0 * i / hp->n_rot * log_f64(base));
 }
 
-static double scaled_frequency(const hparams *hp, uint32_t i) {
-    const double plain = frequency_of(hp, (double)hp->rope_base, i);
-    if (hp->scaling != ROPE_SCALING_YARN) return plain;
+/* Of global layers, but for the factors of a file. */
+static double scaled_frequency(const hparams *hp, bool own_factors, uint32_t i) {
+    const double plain = frequency_of(hp, (double)hp->rope_base, i), divisor = divisor_of(hp, own_factors);
+    if (own_factors || hp->scaling != ROPE_SCALING_YARN) return plain / divisor;
     const double kept = yarn_kept(hp, i);
-    return plain * (1 - kept) + plain * (double)hp->rope_scale * kept; /* all is divided by the scale afterwards */
+    return plain / divisor * (1 - kept) + plain * kept;
 }
 
-/* The factor of cosines and sines: the file's; or sqrt(1 + ln s / ln n) of a context of n tokens that was stretched s
- * times with factors of its own (arXiv:2402.13753; transformers, modeling_rope_utils.py); or 1 + 0.1 ln s
- * (arXiv:2309.00071, 3.4). */
-static double magnitude_of(const hparams *hp, bool has_long) {
-    if (hp->rope_magnitude > 0) return (double)hp->rope_magnitude;
-    const double s = has_long ? stretch_of(hp) : (double)hp->rope_scale;
-    if (s <= 1) return 1;
-    if (has_long) return hp->rope_n_ctx > 1 ? sqrt(1 + log_f64(s) / log_f64(hp->rope_n_ctx)) : 1;
-    return hp->scaling == ROPE_SCALING_YARN ? 1 + 0.1 * log_f64(s) : 1;
+/* The factor of cosines and sines. With factors of its own, unless the file says it: sqrt(1 + ln s / ln n) for a
+ * training of n tokens and s times longer contexts (arXiv:2402.13753). With yarn: the file's or 1 + 0.1 ln s
+ * (arXiv:2309.00071, 3.4), times what the file may say besides. Both as in transformers, modeling_rope_utils.py. */
+static double magnitude_of(const hparams *hp, bool own_factors) {
+    const double stated = hp->rope_magnitude > 0 ? (double)hp->rope_magnitude : 1;
+    const double s = stretch_of(hp, own_factors);
+    if (own_factors && hp->rope_magnitude > 0) return stated;
+    if (own_factors) return s > 1 && hp->rope_n_ctx > 1 ? sqrt(1 + log_f64(s) / log_f64(hp->rope_n_ctx)) : 1;
+    if (hp->scaling != ROPE_SCALING_YARN) return stated;
+    if (hp->yarn_magnitude > 0) return stated * (double)hp->yarn_magnitude;
+    return s > 1 ? stated * (1 + 0.1 * log_f64(s)) : stated;
 }
 
-static int fill_table(rope_table *table, const hparams *hp, const char *name, const float *factors) {
+static int fill_table(rope_table *table, const hparams *hp, bool own_factors, const char *name, const float *factors) {
     const uint32_t n = hp->n_rot / 2;
     table->frequencies = malloc(n * sizeof *table->frequencies);
     if (!table->frequencies) return pn_fail(PN_ERR_MEMORY, "load: no memory for %u frequencies", n);
@@ -74,7 +83,7 @@ static int fill_table(rope_table *table, const hparams *hp, const char *name, co
         const double factor = factors ? (double)factors[i] : 1.0;
         if (!(factor >= 1e-2 && factor <= 1e6))
             return pn_fail(PN_ERR_CORRUPT, "%s[%u] is %g; it must be between 0.01 and 1e6", name, i, factor);
-        table->frequencies[i] = scaled_frequency(hp, i) / factor / (double)hp->rope_scale;
+        table->frequencies[i] = scaled_frequency(hp, own_factors, i) / factor;
     }
     return PN_OK;
 }
@@ -114,7 +123,7 @@ int rope_init(rope *r, const hparams *hp, const rope_factors *factors) {
     const float *const values[2] = { r->has_long ? factors->short_context : factors->any, factors->long_context };
     for (int i = 0; i < (r->has_long ? 2 : 1); i++) {
         r->tables[ROPE_GLOBAL][i].magnitude = magnitude_of(hp, r->has_long);
-        PN_TRY(fill_table(&r->tables[ROPE_GLOBAL][i], hp, names[i], values[i]));
+        PN_TRY(fill_table(&r->tables[ROPE_GLOBAL][i], hp, r->has_long, names[i], values[i]));
         if (own_base) PN_TRY(fill_local_table(&r->tables[ROPE_LOCAL][i], hp));
     }
     return PN_OK;

@@ -77,9 +77,15 @@ def floats(*shape: int) -> Any:
     return np.zeros(shape, np.float32)
 
 
+def ones(*shape: int) -> Any:
+    return np.ones(shape, np.float32)
+
+
 TOKENS, TYPES, MERGES = vocabulary(FULL_VOCAB)
 HEADS, KV_HEADS = "llama.attention.head_count", "llama.attention.head_count_kv"
 EPSILON, BASE = "llama.attention.layer_norm_rms_epsilon", "llama.rope.freq_base"
+PATTERN = "llama.attention.sliding_window_pattern"
+LONG_SHORT = ("rope_factors_long.weight", "rope_factors_short.weight")
 
 CASES: dict[str, Case] = {
     # ---- Hyper-parameters
@@ -114,7 +120,7 @@ CASES: dict[str, Case] = {
     "no feed-forward width": without("llama.feed_forward_length"),
     "a feed-forward width of zero": meta("llama.feed_forward_length", 0, U32),
     "another feed-forward width than the tensors": Case(
-        CorruptFileError, ("blk.0.ffn_gate.weight",), metadata={"llama.feed_forward_length": (128, U32)}
+        CorruptFileError, ("blk.0.ffn_down.weight",), metadata={"llama.feed_forward_length": (128, U32)}
     ),
     "feed-forward widths per layer": meta("llama.feed_forward_length", (U32, [96, 96]), VType.ARRAY),
     "no heads": meta(HEADS, 0, U32, "0"),
@@ -140,14 +146,63 @@ CASES: dict[str, Case] = {
     "more rotated elements than a head has": meta("llama.rope.dimension_count", 18, U32, "18"),
     "no rotated elements": meta("llama.rope.dimension_count", 0, U32),
     "a rotation scaling that is not built": meta(
-        "llama.rope.scaling.type", "yarn", STRING, "yarn", error=UnsupportedError
+        "llama.rope.scaling.type", "dynamic", STRING, "dynamic", "yarn", error=UnsupportedError
     ),
+    "yarn over a base of one": Case(
+        MetadataError, ("llama.rope.freq_base", "yarn"),
+        metadata={"llama.rope.scaling.type": ("yarn", STRING), BASE: (1.0, F32)},
+    ),
+    "yarn with a border of zero turns": Case(
+        MetadataError, ("yarn_beta_fast", "0"),
+        metadata={"llama.rope.scaling.type": ("yarn", STRING), "llama.rope.scaling.yarn_beta_fast": (0.0, F32)},
+    ),
+    "yarn of an original context of zero": Case(
+        MetadataError, ("original_context_length", "0"),
+        metadata={"llama.rope.scaling.type": ("yarn", STRING), "llama.rope.scaling.original_context_length": (0, U32)},
+    ),
+    "an attention factor that is no number": meta("llama.rope.scaling.attn_factor", NAN, F32, "nan"),
+    "longrope without its factors": Case(
+        CorruptFileError, ("rope_factors_long.weight",), metadata={"llama.rope.scaling.type": ("longrope", STRING)}
+    ),
+    "long factors without short ones": Case(
+        CorruptFileError, ("rope_factors_short.weight",), tensors={"rope_factors_long.weight": ones(8)}
+    ),
+    "short factors without long ones": Case(
+        CorruptFileError, ("rope_factors_long.weight",), tensors={"rope_factors_short.weight": ones(8)}
+    ),
+    "a long factor of zero": Case(
+        CorruptFileError, ("rope_factors_long.weight[0]", "0"),
+        tensors={"rope_factors_long.weight": floats(8), "rope_factors_short.weight": ones(8)},
+    ),
+    "two kinds of rotation factors": Case(
+        UnsupportedError, ("rope_freqs.weight", "rope_factors_long.weight"),
+        tensors={name: ones(8) for name in ("rope_freqs.weight", *LONG_SHORT)},
+    ),
+    "a local rotation base of zero": meta("llama.rope.freq_base_swa", 0.0, F32, "0"),
+    "an infinite scale of scores": meta("llama.attention.scale", INF, F32, "inf"),
+    "a negative scale of scores": meta("llama.attention.scale", -0.1, F32),
+    "a cap of logits that is no number": meta("llama.final_logit_softcapping", NAN, F32, "nan"),
     "a scaling factor of zero": Case(
         MetadataError, ("llama.rope.scaling.factor",),
         metadata={"llama.rope.scaling.type": ("linear", STRING), "llama.rope.scaling.factor": (0.0, F32)},
     ),
     "experts": meta("llama.expert_count", 8, U32, "expert", error=UnsupportedError),
-    "a sliding window": meta("llama.attention.sliding_window", 16, U32, error=UnsupportedError),
+    "a sliding window that is text": meta("llama.attention.sliding_window", "16", STRING),
+    "a pattern for too few layers": meta(PATTERN, *array_of(VType.BOOL, [True]), "1", "block_count", "2"),
+    "a pattern of text": meta(PATTERN, *array_of(STRING, ["a", "b"])),
+    "a pattern that is a fraction": meta(PATTERN, 1.5, F32),
+    "a window for layers that nothing names": Case(
+        UnsupportedError, ("qwen2.attention.sliding_window", "16", "pattern"), shape={"arch": "qwen2"},
+        metadata={"qwen2.attention.sliding_window": (16, U32)},
+    ),
+    "a model that sees what is to come": meta("llama.attention.causal", False, VType.BOOL, error=UnsupportedError),
+    "a cap of scores": meta("llama.attn_logit_softcapping", 50.0, F32, "50", error=UnsupportedError),
+    "scaled logits": meta("llama.logit_scale", 0.5, F32, "0.5", error=UnsupportedError),
+    "scaled embeddings": meta("llama.embedding_scale", 12.0, F32, "12", error=UnsupportedError),
+    "local heads of another size": meta("llama.attention.key_length_swa", 8, U32, "8", error=UnsupportedError),
+    "positions of three kinds": meta(
+        "llama.rope.dimension_sections", *array_of(U32, [4, 2, 2]), error=UnsupportedError
+    ),
     "another vocabulary size than rows": meta("llama.vocab_size", 511, U32, "511", "512"),
     # ---- What the file is
     "an unknown architecture": Case(UnsupportedError, ('"mamba9"', "llama"), shape={"arch": "mamba9"}),
@@ -181,7 +236,7 @@ CASES: dict[str, Case] = {
     "rotation factors of the wrong length": tensor("rope_freqs.weight", floats(16), "16"),
     "a rotation factor of zero": tensor("rope_freqs.weight", floats(8), "0"),
     "a rotation factor that is no number": tensor("rope_freqs.weight", np.full(8, NAN, np.float32), "nan"),
-    "a tensor that nothing reads": tensor("blk.0.attn_q.bias", floats(64), "llama", error=UnsupportedError),
+    "a tensor that nothing reads": tensor("blk.0.attn_q_norm.weight", floats(16), "llama", error=UnsupportedError),
     "a tensor with an unreadable name": Case(UnsupportedError, ("tensor",), tensors={"\x1b[2J\n\0": floats(4)}),
     "a norm of whole numbers": tensor(
         "output_norm.weight", Raw(np.zeros(64, np.int32), DType.I32), error=UnsupportedError

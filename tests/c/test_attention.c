@@ -22,7 +22,7 @@ typedef struct memory {
 } memory;
 
 typedef struct shape {
-    size_t position, n_tokens, n_q;
+    size_t position, n_tokens, n_q, window;
 } shape;
 
 static kernel_set sets[8]; /* the usable ones, the portable one first */
@@ -82,6 +82,7 @@ static size_t ld_out(const attend_job *job) {
 static attend_job job_new(const memory *m, shape s) {
     attend_job job = { .kernels = &sets[0], .kv = &m->kv, .layer = LAYER, .head = HEAD };
     job.scale = 1.0f / sqrtf((float)m->kv.head_size);
+    job.window = s.window;
     job.position = s.position, job.n_tokens = s.n_tokens, job.n_q = s.n_q;
     job.ld_q = ld_q(&job), job.ld_out = ld_out(&job);
     job.q = floats_new((s.n_tokens - 1) * job.ld_q + s.n_q * m->kv.head_size, true);
@@ -102,7 +103,7 @@ static void run_whole(attend_job job) {
 static void run_spans(attend_job job) {
     const size_t n_spans = attention_spans(&job), n = attention_partial_floats(&job);
     float *partials = floats_new(n_spans * n, false);
-    for (size_t span = n_spans; span-- > 0;) attention_span(&job, span, partials + span * n);
+    for (size_t span = n_spans; span-- > attention_first_span(&job);) attention_span(&job, span, partials + span * n);
     attention_finish(&job, partials);
     free(partials);
 }
@@ -130,20 +131,20 @@ static bool gives(attend_job job, const kernel_set *kernels, void (*way)(attend_
     float *got = result_of(job, kernels, way);
     const bool same = memcmp(got, want, out_floats(&job) * sizeof *got) == 0;
     if (!same)
-        fprintf(stderr, "%s: head size %zu, position %zu, %zu tokens, %zu query heads\n", kernels->isa,
-                job.kv->head_size, job.position, job.n_tokens, job.n_q);
+        fprintf(stderr, "%s: head size %zu, position %zu, %zu tokens, %zu query heads, window %zu\n", kernels->isa,
+                job.kv->head_size, job.position, job.n_tokens, job.n_q, job.window);
     free(got);
     return same;
 }
 
 /* ---- the oracle --------------------------------------------------------------------------------------------- */
 
-/* out[E] of query q[E] that sees n keys: softmax attention as it is written, in double. */
-static void naive_row(const memory *m, const float *q, size_t n, double *out) {
+/* out[E] of query q[E] that sees keys [first, n): softmax attention as it is written, in double. */
+static void naive_row(const memory *m, const float *q, size_t first, size_t n, double *out) {
     const size_t size = m->kv.head_size;
     double total = 0;
     for (size_t e = 0; e < size; e++) out[e] = 0;
-    for (size_t j = 0; j < n; j++) {
+    for (size_t j = first; j < n; j++) {
         const float *k = m->k + (j * HEADS + HEAD) * size, *v = m->v + (j * HEADS + HEAD) * size;
         double dot = 0;
         for (size_t e = 0; e < size; e++) dot += (double)q[e] * (double)k[e];
@@ -160,7 +161,8 @@ static double distance(const memory *m, const attend_job *job, const float *got)
     double want[KV_HEAD_MAX], most = 0;
     for (size_t t = 0; t < job->n_tokens; t++)
         for (size_t h = 0; h < job->n_q; h++) {
-            naive_row(m, job->q + t * job->ld_q + h * size, job->position + t + 1, want);
+            const size_t n = job->position + t + 1, first = job->window && n > job->window ? n - job->window : 0;
+            naive_row(m, job->q + t * job->ld_q + h * size, first, n, want);
             for (size_t e = 0; e < size; e++) {
                 const double off = fabs((double)got[t * job->ld_out + h * size + e] - want[e]);
                 if (!(off <= most)) most = off; /* NaN, too */
@@ -196,13 +198,13 @@ static void check_shape(const memory *m, shape s) {
 static void check_borders(const memory *m) {
     static const size_t borders[] = { KV_BLOCK, SPAN_KEYS, 2 * SPAN_KEYS };
     const size_t most = attention_rows(&m->kv), both = most >= 6 ? 3 : 1;
-    const shape shapes[] = { { 0, 1, most }, { 0, most, 1 }, { 0, both, most / both } };
+    const shape shapes[] = { { 0, 1, most, 0 }, { 0, most, 1, 0 }, { 0, both, most / both, 0 } };
     for (size_t i = 0; i < PN_ARRAY_LEN(shapes); i++) {
         const size_t n_tokens = shapes[i].n_tokens, n_q = shapes[i].n_q;
-        check_shape(m, (shape){ 0, n_tokens, n_q });
+        check_shape(m, (shape){ 0, n_tokens, n_q, 0 });
         for (size_t b = 0; b < PN_ARRAY_LEN(borders); b++) {
-            check_shape(m, (shape){ borders[b] - n_tokens, n_tokens, n_q });
-            check_shape(m, (shape){ n_tokens > 1 ? borders[b] - 1 : borders[b], n_tokens, n_q });
+            check_shape(m, (shape){ borders[b] - n_tokens, n_tokens, n_q, 0 });
+            check_shape(m, (shape){ n_tokens > 1 ? borders[b] - 1 : borders[b], n_tokens, n_q, 0 });
         }
     }
 }
@@ -213,7 +215,7 @@ static void check_row_counts(const memory *m) {
         for (size_t n_q = 1; n_q <= rows; n_q++) {
             const size_t n_tokens = rows / n_q, border = rows % 3 == 0 ? SPAN_KEYS : KV_BLOCK;
             if (n_tokens * n_q == rows && (n_q == 1 || n_q == 2 || n_q == 5 || n_q == rows))
-                check_shape(m, (shape){ border - (n_tokens + 1) / 2, n_tokens, n_q });
+                check_shape(m, (shape){ border - (n_tokens + 1) / 2, n_tokens, n_q, 0 });
         }
 }
 
@@ -224,6 +226,48 @@ static void test_attention_any_way_gives_the_same_bits_and_the_naive_result(void
         check_row_counts(&m);
         memory_free(&m);
     }
+}
+
+/* Windows of one key, of a block and a span and their neighbours, of all keys and more; tokens whose windows begin in
+ * different blocks, and in different spans. */
+static void test_attention_sees_no_further_than_its_window(void) {
+    static const size_t windows[] = { 1, 2, 7, 100, KV_BLOCK - 1, KV_BLOCK, KV_BLOCK + 1, SPAN_KEYS, SPAN_KEYS + 3, 5000 };
+    static const size_t positions[] = { 0, 99, KV_BLOCK + 94, SPAN_KEYS - 3, SPAN_KEYS + KV_BLOCK - 5, 2 * SPAN_KEYS - 1 };
+    static const size_t sizes[] = { 5, 64, 136 };
+    for (size_t i = 0; i < PN_ARRAY_LEN(sizes); i++) {
+        memory m = memory_new(sizes[i]);
+        for (size_t w = 0; w < PN_ARRAY_LEN(windows); w++)
+            for (size_t p = 0; p < PN_ARRAY_LEN(positions); p++) {
+                check_shape(&m, (shape){ positions[p], 1, 3, windows[w] });
+                check_shape(&m, (shape){ positions[p], 7, 3, windows[w] });
+                check_shape(&m, (shape){ positions[p], 20, 1, windows[w] });
+            }
+        memory_free(&m);
+    }
+}
+
+/* What lies before the window may be anything, in the same block too: nothing of it comes through. */
+static void test_attention_never_reads_what_its_window_hides(void) {
+    enum { WINDOW = 70, POSITION = KV_BLOCK + 40, HIDDEN = POSITION + 1 - WINDOW };
+    memory m = memory_new(64);
+    attend_job job = job_new(&m, (shape){ POSITION, 5, 2, WINDOW });
+    float nan[HEADS * 64];
+    for (size_t i = 0; i < PN_ARRAY_LEN(nan); i++) nan[i] = NAN;
+    for (size_t s = 0; s < n_sets; s++) {
+        float *want = result_of(job, &sets[s], run_whole);
+        CHECK(distance(&m, &job, want) < TOLERANCE);
+        free(want);
+    }
+    float *want = result_of(job, &sets[0], run_whole);
+    for (size_t at = 0; at < HIDDEN; at++) kv_store(&sets[0], &m.kv, LAYER, at, nan, nan);
+    for (size_t s = 0; s < n_sets; s++) {
+        CHECK(gives(job, &sets[s], run_whole, want));
+        CHECK(gives(job, &sets[s], run_spans, want));
+        CHECK(gives(job, &sets[s], run_singles, want));
+    }
+    free(want);
+    free((void *)(uintptr_t)job.q);
+    memory_free(&m);
 }
 
 static void test_attention_rows_fit_the_buffers_of_every_head_size(void) {
@@ -246,13 +290,15 @@ static void test_attention_spans_cover_the_keys_of_the_last_token(void) {
                                        { 2 * SPAN_KEYS, 1, 3 } };
     for (size_t i = 0; i < PN_ARRAY_LEN(cases); i++) {
         const attend_job job = { .position = cases[i][0], .n_tokens = cases[i][1], .n_q = 1 };
-        CHECK(attention_spans(&job) == cases[i][2]);
+        CHECK(attention_spans(&job) == cases[i][2] && attention_first_span(&job) == 0);
     }
 }
 
 int main(void) {
     sets_get();
     RUN(test_attention_any_way_gives_the_same_bits_and_the_naive_result);
+    RUN(test_attention_sees_no_further_than_its_window);
+    RUN(test_attention_never_reads_what_its_window_hides);
     RUN(test_attention_rows_fit_the_buffers_of_every_head_size);
     RUN(test_attention_spans_cover_the_keys_of_the_last_token);
     return check_report();
