@@ -1,8 +1,8 @@
 /* arch.c - one row per architecture: its switches and its tensors.                                        (rank 5)
  *
  * Knows names and properties; reads no file (arch_read.c does) and holds no weights. Facts are those of the models' own
- * implementations in transformers, names those of the GGUF document and its reference (llama.cpp, llama-arch.cpp), where
- * the rotation of each architecture is told, too (llama_model_rope_type). */
+ * implementations in transformers, names those of the GGUF document and its reference (llama.cpp, llama-arch.cpp),
+ * where the rotation of each architecture is told, too (llama_model_rope_type). */
 #include "arch.h"
 
 #include <stdio.h>
@@ -13,32 +13,43 @@
     { SLOT_TOKEN_EMBD, "token_embd.weight", "DV", true }, { SLOT_OUTPUT_NORM, "output_norm.weight", "D", true },       \
         { SLOT_OUTPUT, "output.weight", "DV", false }, { SLOT_ATTN_NORM, "blk.%u.attn_norm.weight", "D", true },       \
         { SLOT_ATTN_OUT, "blk.%u.attn_output.weight", "QD", true },                                                    \
-        { SLOT_FFN_NORM, "blk.%u.ffn_norm.weight", "D", true }, { SLOT_FFN_DOWN, "blk.%u.ffn_down.weight", "FD", true }
+        { SLOT_FFN_NORM, "blk.%u.ffn_norm.weight", "D", true }, {                                                      \
+        SLOT_FFN_DOWN, "blk.%u.ffn_down.weight", "FD", true                                                            \
+    }
 
 #define TENSORS_QKV                                                                                                    \
-    { SLOT_ATTN_Q, "blk.%u.attn_q.weight", "DQ", true }, { SLOT_ATTN_K, "blk.%u.attn_k.weight", "DK", true },          \
-        { SLOT_ATTN_V, "blk.%u.attn_v.weight", "DK", true }
+    { SLOT_ATTN_Q, "blk.%u.attn_q.weight", "DQ", true }, { SLOT_ATTN_K, "blk.%u.attn_k.weight", "DK", true }, {        \
+        SLOT_ATTN_V, "blk.%u.attn_v.weight", "DK", true                                                                \
+    }
 
 #define TENSORS_QKV_BIAS(required)                                                                                     \
-    { SLOT_ATTN_Q_BIAS, "blk.%u.attn_q.bias", "Q", required }, { SLOT_ATTN_K_BIAS, "blk.%u.attn_k.bias", "K", required }, \
-        { SLOT_ATTN_V_BIAS, "blk.%u.attn_v.bias", "K", required }
+    { SLOT_ATTN_Q_BIAS, "blk.%u.attn_q.bias", "Q", required },                                                         \
+        { SLOT_ATTN_K_BIAS, "blk.%u.attn_k.bias", "K", required }, {                                                   \
+        SLOT_ATTN_V_BIAS, "blk.%u.attn_v.bias", "K", required                                                          \
+    }
 
 #define TENSORS_QK_NORM                                                                                                \
-    { SLOT_ATTN_Q_NORM, "blk.%u.attn_q_norm.weight", "E", true },                                                      \
-        { SLOT_ATTN_K_NORM, "blk.%u.attn_k_norm.weight", "E", true }
+    { SLOT_ATTN_Q_NORM, "blk.%u.attn_q_norm.weight", "E", true }, {                                                    \
+        SLOT_ATTN_K_NORM, "blk.%u.attn_k_norm.weight", "E", true                                                       \
+    }
 
 #define TENSORS_GATE_UP                                                                                                \
-    { SLOT_FFN_GATE, "blk.%u.ffn_gate.weight", "DF", true }, { SLOT_FFN_UP, "blk.%u.ffn_up.weight", "DF", true }
+    { SLOT_FFN_GATE, "blk.%u.ffn_gate.weight", "DF", true }, {                                                         \
+        SLOT_FFN_UP, "blk.%u.ffn_up.weight", "DF", true                                                                \
+    }
 
 /* attention_bias and mlp_bias of the configuration. */
 #define TENSORS_OTHER_BIAS                                                                                             \
     { SLOT_ATTN_OUT_BIAS, "blk.%u.attn_output.bias", "D", false },                                                     \
         { SLOT_FFN_GATE_BIAS, "blk.%u.ffn_gate.bias", "F", false },                                                    \
-        { SLOT_FFN_UP_BIAS, "blk.%u.ffn_up.bias", "F", false },                                                        \
-        { SLOT_FFN_DOWN_BIAS, "blk.%u.ffn_down.bias", "D", false }
+        { SLOT_FFN_UP_BIAS, "blk.%u.ffn_up.bias", "F", false }, {                                                      \
+        SLOT_FFN_DOWN_BIAS, "blk.%u.ffn_down.bias", "D", false                                                         \
+    }
 
 #define TENSORS_LONG_SHORT                                                                                             \
-    { SLOT_ROPE_LONG, "rope_factors_long.weight", "r", false }, { SLOT_ROPE_SHORT, "rope_factors_short.weight", "r", false }
+    { SLOT_ROPE_LONG, "rope_factors_long.weight", "r", false }, {                                                      \
+        SLOT_ROPE_SHORT, "rope_factors_short.weight", "r", false                                                       \
+    }
 
 static const arch_tensor LLAMA_TENSORS[] = {
     TENSORS_COMMON,     TENSORS_QKV,        TENSORS_QKV_BIAS(false),

@@ -1,8 +1,8 @@
 /* arch_read.c - metadata in, hyper-parameters out, and the checks that each passes before it is used.       (rank 5)
  *
- * The second half of arch.h. Knows metadata keys; no weights, no arithmetic on them. Limits are generous (ten times what
- * any published model has) and keep every later product of dimensions inside 64 bits. What would change the result and
- * is not built is refused, never ignored. */
+ * The second half of arch.h. Knows metadata keys; no weights, no arithmetic on them. Limits are generous (ten times
+ * what any published model has) and keep every later product of dimensions inside 64 bits. What would change the result
+ * and is not built is refused, never ignored. */
 #include "arch.h"
 
 #include <math.h>

@@ -1,9 +1,9 @@
 /* forward_layers.c - the transformer: a batch of tokens in, logits out.                                   (rank 10)
  *
- * RMSNorm, rotary positions, grouped-query attention, a gated feed-forward block, residual stream; with biases, norms of
- * heads and norms behind a block where the model has them. Reads properties of the model, never names. Every value
- * depends on its own token and the tokens before it in its state only, computed in one fixed order: batches, threads and
- * instruction sets change no bit. */
+ * RMSNorm, rotary positions, grouped-query attention, a gated feed-forward block, residual stream; with biases, norms
+ * of heads and norms behind a block where the model has them. Reads properties of the model, never names. Every value
+ * depends on its own token and the tokens before it in its state only, computed in one fixed order: batches, threads
+ * and instruction sets change no bit. */
 #include "forward_layers.h"
 
 #include "attention.h"
@@ -143,7 +143,8 @@ static void finish_heads(const batch *b, size_t t, float *x, size_t n_heads, con
     const pn_model *m = b->model;
     const size_t size = m->hp.head_size, n_pairs = m->rope.n_pairs;
     const arch_layer kind = layer_of(b)->kind;
-    const size_t at = (t * m->rope.n_layers + (kind.local && m->rope.n_layers > 1 ? ROPE_LOCAL : ROPE_GLOBAL)) * n_pairs;
+    const size_t at =
+        (t * m->rope.n_layers + (kind.local && m->rope.n_layers > 1 ? ROPE_LOCAL : ROPE_GLOBAL)) * n_pairs;
     for (size_t h = 0; norm && h < n_heads; h++)
         m->kernels.rms_norm(x + h * size, norm, x + h * size, size, m->hp.rms_eps);
     if (kind.rotated) rope_rotate(&m->rope, x, n_heads, size, b->s->cosine + at, b->s->sine + at);

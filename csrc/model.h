@@ -37,9 +37,9 @@ struct pn_model {
     uint64_t n_params;
     uint64_t weight_bytes; /* of matrices and vectors in memory */
 
-    matrix token_embd;     /* [V, D] */
-    matrix output;         /* [V, D]; empty if tied to token_embd */
-    float *output_norm;    /* [D] */
+    matrix token_embd;  /* [V, D] */
+    matrix output;      /* [V, D]; empty if tied to token_embd */
+    float *output_norm; /* [D] */
     rope rope;
     layer_weights *layers; /* [L] */
     uint8_t *weights;      /* [weights_size] the block in which the data of all matrices lies */

@@ -101,8 +101,9 @@ static int fill_local_table(rope_table *table, const hparams *hp) {
 static int check_factors(const hparams *hp, const rope_factors *factors) {
     const bool has_long = factors->long_context, has_short = factors->short_context;
     if (has_long != has_short || (hp->scaling == ROPE_SCALING_LONGROPE && !has_long))
-        return pn_fail(PN_ERR_CORRUPT, "tensor rope_factors_%s.weight is missing: the file is damaged or was not "
-                                       "converted completely",
+        return pn_fail(PN_ERR_CORRUPT,
+                       "tensor rope_factors_%s.weight is missing: the file is damaged or was not "
+                       "converted completely",
                        has_long ? "short" : "long");
     if (has_long && factors->any)
         return pn_fail(PN_ERR_UNSUPPORTED, "the file has rope_freqs.weight and rope_factors_long.weight; known is only "

@@ -558,8 +558,7 @@ class StateHandle(_Handle):
     __slots__ = ("_running", "model")
     noun = "state"
 
-    def __init__(self, model: ModelHandle, window: int) -> None:
-        """window: the most tokens that it may hold; 0: the model's context."""
+    def __init__(self, model: ModelHandle, window: int) -> None:  # 0: the model's context
         self.model = model
         self._running = OneAtATime(
             errors.BusyError, "this state is in use by another call; give each thread its own state"
@@ -670,12 +669,6 @@ def state_advance(state: StateHandle, token: int, n_left: int) -> None:
     data = ffi.new_handle(call)
     with state.exclusive(), state as pointer:
         call.check(lib.pn_advance(pointer, token, n_left, lib.pn_py_progress, data) == 0)
-
-
-def state_window(state: StateHandle) -> int:
-    """The most tokens that it may hold."""
-    with state as pointer:
-        return int(lib.pn_state_window(pointer))
 
 
 def state_reset(state: StateHandle) -> None:

@@ -167,7 +167,7 @@ class Model:
         """
         handle = _native.StateHandle(self._handle, self._check_window(window))
         self._states.add(handle)
-        return State(handle, self.n_vocab)
+        return State(handle, self.n_vocab, window or self.context_length)
 
     def logits(self, ids: Sequence[int] | npt.ArrayLike, window: int | None = None) -> _native.Floats:
         """The logits after each of `ids`, float32[len(ids), n_vocab]. Mind the size: 8,192 ids x 49,152 are 1.6 GB.
@@ -387,9 +387,7 @@ def _read_part(at: int, part: object) -> tuple[_native.StateHandle, _native.Ids 
         raise ArgumentError(f"part {at}: {error}") from None
 
 
-def _complete(
-    model: Model, ids: _native.Ids | _native.IdBuffer, window: int | None, record: Record
-) -> Iterator[str]:
+def _complete(model: Model, ids: _native.Ids | _native.IdBuffer, window: int | None, record: Record) -> Iterator[str]:
     """The generator behind Model.stream(): the state lives exactly as long as the reply."""
     record.prompt_tokens = len(ids)
     with model.state(window) as state:

@@ -22,10 +22,11 @@ class State:
     The same list of ids gives the same logits to the bit, however it was split into calls, rewound or cancelled.
     """
 
-    def __init__(self, handle: _native.StateHandle, n_vocab: int) -> None:
+    def __init__(self, handle: _native.StateHandle, n_vocab: int, window: int) -> None:
         """Internal: use model.state()."""
         self._handle = handle
         self._n_vocab = n_vocab
+        self._window = window
 
     def eval(self, ids: Sequence[int] | npt.ArrayLike, *, progress: _native.Progress | None = None) -> _native.Floats:
         """Append ids (at least one) and return the logits after the last one, float32[n_vocab], a copy.
@@ -84,7 +85,7 @@ class State:
     @property
     def window(self) -> int:
         """The most tokens that the state may hold."""
-        return _native.state_window(self._handle)
+        return self._window
 
     @property
     def n_bytes(self) -> int:

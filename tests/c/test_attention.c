@@ -231,8 +231,12 @@ static void test_attention_any_way_gives_the_same_bits_and_the_naive_result(void
 /* Windows of one key, of a block and a span and their neighbours, of all keys and more; tokens whose windows begin in
  * different blocks, and in different spans. */
 static void test_attention_sees_no_further_than_its_window(void) {
-    static const size_t windows[] = { 1, 2, 7, 100, KV_BLOCK - 1, KV_BLOCK, KV_BLOCK + 1, SPAN_KEYS, SPAN_KEYS + 3, 5000 };
-    static const size_t positions[] = { 0, 99, KV_BLOCK + 94, SPAN_KEYS - 3, SPAN_KEYS + KV_BLOCK - 5, 2 * SPAN_KEYS - 1 };
+    static const size_t windows[] = {
+        1, 2, 7, 100, KV_BLOCK - 1, KV_BLOCK, KV_BLOCK + 1, SPAN_KEYS, SPAN_KEYS + 3, 5000
+    };
+    static const size_t positions[] = {
+        0, 99, KV_BLOCK + 94, SPAN_KEYS - 3, SPAN_KEYS + KV_BLOCK - 5, 2 * SPAN_KEYS - 1
+    };
     static const size_t sizes[] = { 5, 64, 136 };
     for (size_t i = 0; i < PN_ARRAY_LEN(sizes); i++) {
         memory m = memory_new(sizes[i]);
