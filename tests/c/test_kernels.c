@@ -398,6 +398,58 @@ static void test_matmul_of_weights_of_minus_128_on_every_set_is_exact(void) {
     }
 }
 
+/* Blocks of nothing but the ends of the ranges: codes and scales of one byte, one block of activations at +-127. */
+static const struct {
+    pack_kind kind;
+    uint8_t codes, scales;
+    int weight, scale, min; /* what these bytes mean; min is subtracted */
+} ENDS[] = {
+    { PACK_Q5, 0x00, 0, -16, 1, 0 },        { PACK_Q5, 0xff, 0, 15, 1, 0 },
+    { PACK_Q5M, 0xff, 0, 31, 1, -1 },       { PACK_IQ4, 0x00, 0, -127, 1, 0 },
+    { PACK_IQ4, 0xff, 0, 113, 1, 0 },       { PACK_IQ4K, 0x00, 0x80, -127, -128, 0 },
+    { PACK_Q2K, 0xff, 0xff, 3, 15, 15 },    { PACK_Q2K, 0x00, 0xf0, 0, 0, 15 },
+    { PACK_Q3K, 0x00, 0x80, -4, -128, 0 },  { PACK_Q3K, 0xff, 0x80, 3, -128, 0 },
+    { PACK_Q4K, 0xff, 0xff, 15, 255, 255 }, { PACK_Q4K, 0x00, 63, 0, 63, 63 },
+    { PACK_Q5K, 0xff, 0xff, 31, 255, 255 }, { PACK_Q6K, 0x00, 0x80, -32, -128, 0 },
+    { PACK_Q6K, 0x00, 0x7f, -32, 127, 0 },  { PACK_Q6K, 0xff, 0x80, 31, -128, 0 },
+};
+
+static void check_ends(size_t i, const kernel_set *set, int q_value) {
+    const pack_layout layout = pack_layout_of(ENDS[i].kind);
+    const size_t k = layout.n_blocks * BLOCK_K, bytes = layout.head_bytes + layout.n_blocks * layout.block_bytes;
+    const quantized_row row = guarded_row(k);
+    uint8_t *w = guarded_alloc(bytes);
+    float out[GROUP_ROWS];
+    memset(w, ENDS[i].scales, layout.head_bytes);
+    memset(w + layout.head_bytes, ENDS[i].codes, bytes - layout.head_bytes);
+    for (size_t r = 0; r < GROUP_ROWS; r++) put_half(w + 2 * r, 0x3c00); /* d and, where there is one, m or dmin: 1 */
+    for (size_t r = 0; ENDS[i].min && r < GROUP_ROWS; r++) put_half(w + 2 * (GROUP_ROWS + r), 0x3c00);
+    for (size_t b = 0; b < layout.n_blocks; b++) {
+        const int q = b == 0 ? q_value : 0, sum = 32 * q;
+        memset(row.q + b * BLOCK_K, q, BLOCK_K);
+        row.d[b] = 1;
+        row.ds[b] = (float)sum;
+        row.bias8[b] = -128 * sum;
+        row.bias4[b] = -8 * sum;
+        row.sum16[2 * b] = row.sum16[2 * b + 1] = (int16_t)(sum / 2);
+    }
+    const activations a = {
+        .q = row.q, .d = row.d, .ds = row.ds, .bias8 = row.bias8, .bias4 = row.bias4, .sum16 = row.sum16, .k = k
+    };
+    const double want = 32.0 * q_value * ENDS[i].weight * ENDS[i].scale - 32.0 * q_value * ENDS[i].min;
+    set->matmul[ENDS[i].kind](w, 1, &a, 0, 1, out, GROUP_ROWS);
+    for (int r = 0; r < GROUP_ROWS; r++) CHECK(out[r] == (float)want);
+    guarded_free_all();
+}
+
+static void test_matmul_of_the_ends_of_all_ranges_on_every_set_is_exact(void) {
+    kernel_set sets[8];
+    const size_t n_sets = usable_sets(sets);
+    for (size_t i = 0; i < PN_ARRAY_LEN(ENDS); i++)
+        for (size_t set = 0; set < n_sets; set++)
+            for (int q = -127; q <= 127; q += 254) check_ends(i, &sets[set], q);
+}
+
 /* ---- activations -------------------------------------------------------------------------------------------- */
 
 static quantized_row quantize_with(const kernel_set *kernels, const float *x, size_t k) {
@@ -788,6 +840,7 @@ int main(void) {
     RUN(test_matmul_of_float_kinds_on_every_set_equals_portable);
     RUN(test_portable_matmul_of_older_kinds_is_the_naive_product);
     RUN(test_matmul_of_weights_of_minus_128_on_every_set_is_exact);
+    RUN(test_matmul_of_the_ends_of_all_ranges_on_every_set_is_exact);
     RUN(test_quantize_on_every_set_equals_portable);
     RUN(test_quantize_rest_on_every_set_equals_portable);
     RUN(test_portable_quantize_rest_is_what_was_lost);
