@@ -2,10 +2,12 @@
  *
  *     make bench-kernels                      every instruction set that runs here
  *     build/c/bench_kernels avx2 Q4K          one of them, and one kind of weights
+ *     build/c/bench_kernels pack              packing, and reading rows back
  *
  * One thread. Weights of `MEMORY` bytes for one token (read from memory, as decoding does), of one matrix for a prompt.
  * Each figure is the median of RUNS. */
 #include "kernels/kernels.h"
+#include "matmul_pack.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -146,8 +148,35 @@ static void bench_rows(const kernel_set *set, size_t n) {
     free(q);
 }
 
+/* Every type that can be multiplied: how fast a matrix of some megabytes is packed, and its rows are read back. */
+static void bench_pack(void) {
+    const size_t rows = 1024, cols = 4096;
+    size_t n_types;
+    const dtype_info *types = dtype_table(&n_types);
+    for (size_t i = 0; i < n_types; i++) {
+        matrix m;
+        if (!matrix_supports(types[i].id) || matrix_plan(types[i].id, rows, cols, &m)) continue;
+        const size_t bytes = rows * matrix_row_bytes(&m);
+        uint8_t *file = filled(bytes, 0x11);
+        float *row = filled(cols * sizeof *row, 0);
+        m.data = filled(matrix_bytes(&m), 0);
+        const double pack = MEDIAN_OF(1, matrix_pack(&m, file, 0, m.n_groups));
+        const double read = MEDIAN_OF(1, for (size_t r = 0; r < rows; r++) matrix_read_row(&m, r, row));
+        printf("%-6s pack %6.0f MB/s of the file, resident %.3f of it; read %4.2f ns per element\n", types[i].name,
+               (double)bytes / pack * 1e-6, (double)matrix_bytes(&m) / (double)bytes,
+               read * 1e9 / (double)(rows * cols));
+        free(file);
+        free(row);
+        free(m.data);
+    }
+}
+
 int main(int argc, char **argv) {
     char names[96];
+    if (argc > 1 && strcmp(argv[1], "pack") == 0) {
+        bench_pack();
+        return 0;
+    }
     snprintf(names, sizeof names, "%s", argc > 1 ? argv[1] : kernels_available());
     for (char *rest = names, *name; (name = strtok_r(rest, " ", &rest)) != NULL;) {
         kernel_set set;

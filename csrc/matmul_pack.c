@@ -400,23 +400,35 @@ static void read_row_float(pack_kind kind, const uint8_t *group, size_t r, size_
     }
 }
 
-/* Weight k of row r of a block, before any scale. `parts` are its codes. */
-static inline int read_weight(pack_kind kind, const uint8_t *codes, size_t r, size_t k) {
-    const size_t quad = k / 4, at = r * 4 + k % 4;
-    int code = 0, shift = 0;
-    if (kind == PACK_Q8) return (int8_t)codes[quad * QUAD_BYTES + at];
-    if (kind_has_nibbles(kind)) {
-        code = codes[quad % 4 * QUAD_BYTES + at] >> (k < 16 ? 0 : 4) & 15;
-        codes += NIBBLES_BYTES;
-        shift = 4;
+static inline uint32_t word_at(const uint8_t *codes, size_t quad, size_t r) {
+    uint32_t word;
+    memcpy(&word, codes + quad * QUAD_BYTES + r * 4, sizeof word);
+    return word;
+}
+
+/* The weights of row r of a block, before any scale; four codes at a time in a word. */
+static inline void read_weights(const pack_kind kind, const uint8_t *codes, size_t r, int8_t out[BLOCK_K]) {
+    const uint8_t *twos = codes + (kind_has_nibbles(kind) ? NIBBLES_BYTES : 0);
+    const uint8_t *ones = twos + (kind_has_twos(kind) ? TWOS_BYTES : 0);
+    for (size_t v = 0; v < 8; v++) {
+        uint32_t word = 0;
+        int shift = 0;
+        if (kind == PACK_Q8) word = word_at(codes, v, r);
+        if (kind_has_nibbles(kind)) {
+            word = word_at(codes, v % 4, r) >> (v < 4 ? 0 : 4) & 0x0f0f0f0fu;
+            shift = 4;
+        }
+        if (kind_has_twos(kind)) {
+            word |= (word_at(twos, v / 4, r) >> v % 4 * 2 & 0x03030303u) << shift;
+            shift += 2;
+        }
+        if (kind_has_ones(kind)) word |= (word_at(ones, 0, r) >> v & 0x01010101u) << shift;
+        memcpy(out + 4 * v, &word, sizeof word);
     }
-    if (kind_has_twos(kind)) {
-        code |= (codes[quad / 4 * QUAD_BYTES + at] >> quad % 4 * 2 & 3) << shift;
-        codes += TWOS_BYTES;
-        shift += 2;
-    }
-    if (kind_has_ones(kind)) code |= (codes[at] >> quad & 1) << shift;
-    return kind_has_table(kind) ? IQ4_VALUES[code] : code - kind_code_offset(kind);
+    if (kind_is_signed(kind) && kind != PACK_Q8)
+        for (size_t k = 0; k < BLOCK_K; k++) out[k] = IQ4_VALUES[out[k]];
+    else
+        for (size_t k = 0; k < BLOCK_K; k++) out[k] = (int8_t)(out[k] - kind_code_offset(kind));
 }
 
 /* What 16 weights are multiplied by, and what is added then: half h of block b. */
@@ -424,7 +436,7 @@ typedef struct half_scale {
     float d, offset;
 } half_scale;
 
-static half_scale read_half_scale(pack_kind kind, const uint8_t *head, size_t r, size_t b, size_t h) {
+static inline half_scale read_half_scale(const pack_kind kind, const uint8_t *head, size_t r, size_t b, size_t h) {
     const uint8_t *each = head + (kind_has_offset(kind) ? 2 : 1) * SCALES_BYTES;
     half_scale s = { load_half(head + 2 * r), 0 };
     if (kind_has_offset(kind)) s.offset = load_half(head + SCALES_BYTES + 2 * r);
@@ -440,30 +452,37 @@ static half_scale read_half_scale(pack_kind kind, const uint8_t *head, size_t r,
     return s;
 }
 
-/* Row r of one super-block (or block), in the file's own arithmetic. */
-static inline void read_row_super(const pack_kind kind, const uint8_t *head, size_t r, float *out) {
+/* Row r of a group of blocks, n super-blocks, in the file's own arithmetic. */
+static inline void read_row_blocks(const pack_kind kind, const uint8_t *head, size_t r, size_t n, float *out) {
     const pack_layout layout = pack_layout_of(kind);
-    for (size_t b = 0; b < layout.n_blocks; b++)
-        for (size_t h = 0; h < 2; h++) {
-            const half_scale s = read_half_scale(kind, head, r, b, h);
-            const uint8_t *codes = head + layout.head_bytes + b * layout.block_bytes;
-            for (size_t k = 16 * h; k < 16 * h + 16; k++) {
-                const float product = s.d * (float)read_weight(kind, codes, r, k);
-                *out++ = kind_has_offset(kind) ? product + s.offset : product;
+    int8_t weights[BLOCK_K];
+    for (size_t i = 0; i < n; i++) {
+        const uint8_t *codes = head + layout.head_bytes;
+        for (size_t b = 0; b < layout.n_blocks; b++, codes += layout.block_bytes) {
+            read_weights(kind, codes, r, weights);
+            for (size_t h = 0; h < 2; h++, out += 16) {
+                const half_scale s = read_half_scale(kind, head, r, b, h);
+                for (size_t k = 0; k < 16; k++) {
+                    const float product = s.d * (float)weights[16 * h + k];
+                    out[k] = kind_has_offset(kind) ? product + s.offset : product;
+                }
             }
         }
+        head = codes;
+    }
 }
 
 void matrix_read_row(const matrix *m, size_t row, float *out) {
     const uint8_t *group = m->data + row / GROUP_ROWS * m->group_bytes;
     const size_t r = row % GROUP_ROWS;
-    if (!pack_is_quantized(m->kind)) {
+    switch (m->kind) {
+#define READ_ROW(kind, name, unused)                                                                                   \
+    case kind:                                                                                                         \
+        read_row_blocks(kind, group, r, m->cols / (pack_layout_of(kind).n_blocks * BLOCK_K), out);                     \
+        break;
+        BLOCK_KINDS(READ_ROW, )
+#undef READ_ROW
+    default:
         read_row_float(m->kind, group, r, m->cols, out);
-        return;
     }
-    const pack_layout layout = pack_layout_of(m->kind);
-    const size_t super_k = layout.n_blocks * BLOCK_K,
-                 super_bytes = layout.head_bytes + layout.n_blocks * layout.block_bytes;
-    for (size_t i = 0; i < m->cols / super_k; i++, out += super_k)
-        read_row_super(m->kind, group + i * super_bytes, r, out);
 }
