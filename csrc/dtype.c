@@ -11,8 +11,6 @@
 
 #include <math.h>
 
-#define HALF_LIMIT 65520.0f /* rounds to infinity as a half */
-
 /* What this build can read; the messages list the types in this order. A type is written if its row says so. */
 static const dtype_info READABLE[] = {
 #define READS(stem)  dtype_##stem##_dequantize
@@ -23,13 +21,13 @@ static const dtype_info READABLE[] = {
     { DTYPE_Q8_0, "Q8_0", BLOCK_LEN, sizeof(q8_0_block), READS(q8_0), WRITES(q8_0), 127 * HALF_LIMIT, 7 },
     { DTYPE_Q4_0, "Q4_0", BLOCK_LEN, sizeof(q4_0_block), READS(q4_0), WRITES(q4_0), 8 * HALF_LIMIT, 2 },
     { DTYPE_Q4_1, "Q4_1", BLOCK_LEN, sizeof(q4_1_block), READS(q4_1), WRITES(q4_1), HALF_LIMIT, 3 },
-    { DTYPE_Q5_0, "Q5_0", BLOCK_LEN, sizeof(q5_0_block), READS(q5_0), NULL, 0, 8 },
-    { DTYPE_Q5_1, "Q5_1", BLOCK_LEN, sizeof(q5_1_block), READS(q5_1), NULL, 0, 9 },
+    { DTYPE_Q5_0, "Q5_0", BLOCK_LEN, sizeof(q5_0_block), READS(q5_0), WRITES(q5_0), 16 * HALF_LIMIT, 8 },
+    { DTYPE_Q5_1, "Q5_1", BLOCK_LEN, sizeof(q5_1_block), READS(q5_1), WRITES(q5_1), HALF_LIMIT, 9 },
     { DTYPE_Q2_K, "Q2_K", SUPER_LEN, sizeof(q2_k_block), READS(q2_k), NULL, 0, 10 },
     { DTYPE_Q3_K, "Q3_K", SUPER_LEN, sizeof(q3_k_block), READS(q3_k), NULL, 0, 11 },
-    { DTYPE_Q4_K, "Q4_K", SUPER_LEN, sizeof(q4_k_block), READS(q4_k), NULL, 0, 14 },
-    { DTYPE_Q5_K, "Q5_K", SUPER_LEN, sizeof(q5_k_block), READS(q5_k), NULL, 0, 16 },
-    { DTYPE_Q6_K, "Q6_K", SUPER_LEN, sizeof(q6_k_block), READS(q6_k), NULL, 0, 18 },
+    { DTYPE_Q4_K, "Q4_K", SUPER_LEN, sizeof(q4_k_block), READS(q4_k), WRITES(q4_k), K_AFFINE_LIMIT, 14 },
+    { DTYPE_Q5_K, "Q5_K", SUPER_LEN, sizeof(q5_k_block), READS(q5_k), WRITES(q5_k), K_AFFINE_LIMIT, 16 },
+    { DTYPE_Q6_K, "Q6_K", SUPER_LEN, sizeof(q6_k_block), READS(q6_k), WRITES(q6_k), Q6_K_LIMIT, 18 },
     { DTYPE_IQ4_NL, "IQ4_NL", BLOCK_LEN, sizeof(iq4_nl_block), READS(iq4_nl), NULL, 0, 25 },
     { DTYPE_IQ4_XS, "IQ4_XS", SUPER_LEN, sizeof(iq4_xs_block), READS(iq4_xs), NULL, 0, 30 },
 #undef READS

@@ -33,6 +33,16 @@ PN_DTYPE_WRITES(dtype_bf16);
 PN_DTYPE_WRITES(dtype_q8_0);
 PN_DTYPE_WRITES(dtype_q4_0);
 PN_DTYPE_WRITES(dtype_q4_1);
+PN_DTYPE_WRITES(dtype_q5_0);
+PN_DTYPE_WRITES(dtype_q5_1);
+PN_DTYPE_WRITES(dtype_q4_k);
+PN_DTYPE_WRITES(dtype_q5_k);
+PN_DTYPE_WRITES(dtype_q6_k);
+
+/* Values of these magnitudes and above cannot be written: HALF_LIMIT rounds to infinity as a half. */
+#define HALF_LIMIT     65520.0f
+#define K_AFFINE_LIMIT (63 * HALF_LIMIT)       /* Q4_K, Q5_K: the largest minimum */
+#define Q6_K_LIMIT     (128 * 32 * HALF_LIMIT) /* integers of scale and code      */
 
 static inline uint32_t float_bits(float f) {
     uint32_t bits;

@@ -30,7 +30,7 @@ C_RANKS: list[tuple[int, str, str]] = [
     (1, "map unicode unicode_tables", "a path to bytes; bytes to characters"),
     (1, "lookup pace", "the last ids' earlier places, a guess; whether it is worth a try"),
     (1, "dtype_blocks dtype_rows", "what a block of each element type is; the functions behind their table"),
-    (2, "dtype dtype_float dtype_block32 dtype_k", "the table of element types; rows to floats and back"),
+    (2, "dtype dtype_float dtype_block32 dtype_k dtype_k_write", "the table of element types; rows to floats and back"),
     (2, "pretokenize sniff", "text to pieces; what a file is that is not GGUF"),
     (2, "settle", "a block of memory moves into huge pages"),
     (3, "gguf gguf_get cpu threads mathf", "a validated file; the machine; exp, sin and cos of our own"),

@@ -156,6 +156,45 @@ static void test_q3_k_and_q4_k_take_every_scale_from_its_own_bits(void) {
     }
 }
 
+/* Rows that a block can hold exactly come back to the bit, whatever the search tries on the way. */
+static void test_the_k_types_give_back_what_a_block_of_theirs_holds_exactly(void) {
+    float x[256], back[256];
+    uint8_t row[210];
+    for (int i = 0; i < 256; i++) x[i] = (float)(i % 16) - 8;
+    dtype_find(DTYPE_Q4_K)->quantize(x, row, 256);
+    dtype_find(DTYPE_Q4_K)->dequantize(row, back, 256);
+    for (int i = 0; i < 256; i++) CHECK(fabsf(back[i] - x[i]) < 0.01f); /* 1 / 63 and 8 / 63 are no halves */
+    for (int i = 0; i < 256; i++) x[i] = (float)(i % 32) * 63 - (i < 128 ? 0 : 2 * 63);
+    dtype_find(DTYPE_Q5_K)->quantize(x, row, 256);
+    dtype_find(DTYPE_Q5_K)->dequantize(row, back, 256);
+    for (int i = 0; i < 256; i++) CHECK(back[i] == x[i]);
+    for (int i = 0; i < 256; i++) x[i] = (float)(i % 16 ? i * 7 % 64 - 32 : -32) * (i < 128 ? 128 : -64);
+    dtype_find(DTYPE_Q6_K)->quantize(x, row, 256);
+    dtype_find(DTYPE_Q6_K)->dequantize(row, back, 256);
+    for (int i = 0; i < 256; i++) CHECK(back[i] == x[i]);
+}
+
+/* Halves this small are coarse: a scale that is rounded down may not cut off the extremes. */
+static void test_the_k_types_write_values_whose_scales_are_the_smallest_halves(void) {
+    const int ids[] = { DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K };
+    for (size_t t = 0; t < PN_ARRAY_LEN(ids); t++)
+        for (float size = 1e-3f; size > 1e-5f; size *= 0.9f) {
+            const dtype_info *type = dtype_find(ids[t]);
+            float x[256], back[256];
+            uint8_t row[210];
+            uint32_t state = 1;
+            for (int i = 0; i < 256; i++) x[i] = (float)(int32_t)next_random(&state) * 0x1p-31f * size;
+            type->quantize(x, row, 256);
+            type->dequantize(row, back, 256);
+            double error = 0, power = 0;
+            for (int i = 0; i < 256; i++) {
+                error += ((double)back[i] - x[i]) * ((double)back[i] - x[i]);
+                power += (double)x[i] * x[i];
+            }
+            CHECK(error < power / 20);
+        }
+}
+
 /* ---- properties of every row of the table --------------------------------------------------------------------- */
 
 /* Largest step between two neighbouring codes of a block with values in [-1, 1]; the error is at most half of it, but
@@ -172,6 +211,16 @@ static double type_error(const dtype_info *type) {
         return 0.5 / 127 + 0x1p-11;
     case DTYPE_Q4_0:
         return 1.0 / 8 + 0x1p-11;
+    case DTYPE_Q5_0:
+        return 1.0 / 16 + 0x1p-11;
+    case DTYPE_Q5_1:
+        return 2.0 / 31 / 2 + 0x1p-10;
+    case DTYPE_Q4_K: /* a search may cut the extremes off where that helps all the others */
+        return 2.0 / 15;
+    case DTYPE_Q5_K:
+        return 2.0 / 31;
+    case DTYPE_Q6_K:
+        return 1.0 / 32;
     default:
         return 2.0 / 15 / 2 + 0x1p-10;
     }
@@ -242,17 +291,17 @@ static void test_every_block_type_turns_a_scale_of_nan_or_infinity_into_one_kind
 }
 
 static void test_every_block_type_gives_back_nan_for_a_block_that_holds_nan_or_infinity(void) {
-    const int ids[] = { DTYPE_Q8_0, DTYPE_Q4_0, DTYPE_Q4_1 };
     const float bad[] = { NAN, INFINITY, -INFINITY };
-    for (size_t t = 0; t < PN_ARRAY_LEN(ids); t++)
-        for (size_t b = 0; b < PN_ARRAY_LEN(bad); b++)
-            for (size_t at = 0; at < 32; at += 31) {
-                const dtype_info *type = dtype_find(ids[t]);
-                float x[32] = { 1, -2, 3 }, back[32];
-                uint8_t block[40];
+    size_t n_types;
+    const dtype_info *types = dtype_table(&n_types);
+    for (size_t t = 0; t < n_types; t++)
+        for (size_t b = 0; b < PN_ARRAY_LEN(bad) && types[t].quantize && types[t].block_len > 1; b++)
+            for (size_t at = 0; at < types[t].block_len; at += types[t].block_len - 1) {
+                float x[256] = { 1, -2, 3 }, back[256];
+                uint8_t block[256];
                 x[at] = bad[b];
-                type->quantize(x, block, 32);
-                type->dequantize(block, back, 32);
+                types[t].quantize(x, block, types[t].block_len);
+                types[t].dequantize(block, back, types[t].block_len);
                 CHECK(!isfinite(back[at]));
             }
 }
@@ -261,29 +310,30 @@ static void test_every_type_overflows_from_its_limit_on_and_not_below(void) {
     size_t n_types;
     const dtype_info *types = dtype_table(&n_types);
     for (size_t t = 0; t < n_types; t++) {
-        float x[32], back[32];
-        uint8_t row[128];
+        float x[256], back[256];
+        uint8_t row[1024];
         if (!types[t].quantize || isinf(types[t].limit)) continue;
-        for (int i = 0; i < 32; i++) x[i] = i % 2 ? -nextafterf(types[t].limit, 0) : 0;
-        types[t].quantize(x, row, 32);
-        types[t].dequantize(row, back, 32);
-        CHECK(isfinite(back[1]) && isfinite(back[0]));
-        for (int i = 0; i < 32; i++) x[i] = i % 2 ? -types[t].limit : 0;
-        types[t].quantize(x, row, 32);
-        types[t].dequantize(row, back, 32);
+        for (int i = 0; i < 256; i++) x[i] = i % 2 ? -nextafterf(types[t].limit, 0) : 0;
+        types[t].quantize(x, row, 256);
+        types[t].dequantize(row, back, 256);
+        CHECK(fabsf(back[0] / types[t].limit) < 1.0f / 64 && fabsf(back[1] / types[t].limit + 1) < 1.0f / 64);
+        for (int i = 0; i < 256; i++) x[i] = i % 2 ? -types[t].limit : 0;
+        types[t].quantize(x, row, 256);
+        types[t].dequantize(row, back, 256);
         CHECK(!isfinite(back[1]));
     }
 }
 
 static void test_every_block_type_survives_values_whose_inverse_scale_is_infinite(void) {
-    const int ids[] = { DTYPE_Q8_0, DTYPE_Q4_0, DTYPE_Q4_1 };
-    for (size_t t = 0; t < PN_ARRAY_LEN(ids); t++) {
-        const dtype_info *type = dtype_find(ids[t]);
-        float x[32] = { 1e-44f, -1e-44f, 1e-40f }, back[32];
-        uint8_t block[40];
-        type->quantize(x, block, 32);
-        type->dequantize(block, back, 32);
-        for (int i = 0; i < 32; i++) CHECK(back[i] == 0);
+    size_t n_types;
+    const dtype_info *types = dtype_table(&n_types);
+    for (size_t t = 0; t < n_types; t++) {
+        float x[256] = { 1e-44f, -1e-44f, 1e-40f }, back[256];
+        uint8_t block[256];
+        if (!types[t].quantize || types[t].block_len == 1) continue;
+        types[t].quantize(x, block, types[t].block_len);
+        types[t].dequantize(block, back, types[t].block_len);
+        for (size_t i = 0; i < types[t].block_len; i++) CHECK(back[i] == 0);
     }
 }
 
@@ -309,6 +359,8 @@ int main(void) {
     RUN(test_q4_0_reads_and_writes_a_block_worked_out_by_hand);
     RUN(test_q4_1_reads_and_writes_a_block_worked_out_by_hand);
     RUN(test_q3_k_and_q4_k_take_every_scale_from_its_own_bits);
+    RUN(test_the_k_types_give_back_what_a_block_of_theirs_holds_exactly);
+    RUN(test_the_k_types_write_values_whose_scales_are_the_smallest_halves);
     RUN(test_every_type_gives_back_a_row_within_its_step_from_unaligned_memory);
     RUN(test_every_block_type_turns_a_scale_of_nan_or_infinity_into_one_kind_of_nan);
     RUN(test_every_block_type_gives_back_nan_for_a_block_that_holds_nan_or_infinity);
