@@ -15,21 +15,21 @@
 static const dtype_info READABLE[] = {
 #define READS(stem)  dtype_##stem##_dequantize
 #define WRITES(stem) dtype_##stem##_quantize
-    { DTYPE_F32, "F32", 1, 4, READS(f32), WRITES(f32), INFINITY, 0 },
-    { DTYPE_F16, "F16", 1, 2, READS(f16), WRITES(f16), HALF_LIMIT, 1 },
-    { DTYPE_BF16, "BF16", 1, 2, READS(bf16), WRITES(bf16), 0x1.ffp127f, 32 },
-    { DTYPE_Q8_0, "Q8_0", BLOCK_LEN, sizeof(q8_0_block), READS(q8_0), WRITES(q8_0), 127 * HALF_LIMIT, 7 },
-    { DTYPE_Q4_0, "Q4_0", BLOCK_LEN, sizeof(q4_0_block), READS(q4_0), WRITES(q4_0), 8 * HALF_LIMIT, 2 },
-    { DTYPE_Q4_1, "Q4_1", BLOCK_LEN, sizeof(q4_1_block), READS(q4_1), WRITES(q4_1), HALF_LIMIT, 3 },
-    { DTYPE_Q5_0, "Q5_0", BLOCK_LEN, sizeof(q5_0_block), READS(q5_0), WRITES(q5_0), 16 * HALF_LIMIT, 8 },
-    { DTYPE_Q5_1, "Q5_1", BLOCK_LEN, sizeof(q5_1_block), READS(q5_1), WRITES(q5_1), HALF_LIMIT, 9 },
-    { DTYPE_Q2_K, "Q2_K", SUPER_LEN, sizeof(q2_k_block), READS(q2_k), NULL, 0, 10 },
-    { DTYPE_Q3_K, "Q3_K", SUPER_LEN, sizeof(q3_k_block), READS(q3_k), NULL, 0, 11 },
-    { DTYPE_Q4_K, "Q4_K", SUPER_LEN, sizeof(q4_k_block), READS(q4_k), WRITES(q4_k), K_AFFINE_LIMIT, 14 },
-    { DTYPE_Q5_K, "Q5_K", SUPER_LEN, sizeof(q5_k_block), READS(q5_k), WRITES(q5_k), K_AFFINE_LIMIT, 16 },
-    { DTYPE_Q6_K, "Q6_K", SUPER_LEN, sizeof(q6_k_block), READS(q6_k), WRITES(q6_k), Q6_K_LIMIT, 18 },
-    { DTYPE_IQ4_NL, "IQ4_NL", BLOCK_LEN, sizeof(iq4_nl_block), READS(iq4_nl), NULL, 0, 25 },
-    { DTYPE_IQ4_XS, "IQ4_XS", SUPER_LEN, sizeof(iq4_xs_block), READS(iq4_xs), NULL, 0, 30 },
+    { DTYPE_F32, "F32", 1, 4, READS(f32), WRITES(f32), INFINITY },
+    { DTYPE_F16, "F16", 1, 2, READS(f16), WRITES(f16), HALF_LIMIT },
+    { DTYPE_BF16, "BF16", 1, 2, READS(bf16), WRITES(bf16), 0x1.ffp127f },
+    { DTYPE_Q8_0, "Q8_0", BLOCK_LEN, sizeof(q8_0_block), READS(q8_0), WRITES(q8_0), 127 * HALF_LIMIT },
+    { DTYPE_Q4_0, "Q4_0", BLOCK_LEN, sizeof(q4_0_block), READS(q4_0), WRITES(q4_0), 8 * HALF_LIMIT },
+    { DTYPE_Q4_1, "Q4_1", BLOCK_LEN, sizeof(q4_1_block), READS(q4_1), WRITES(q4_1), HALF_LIMIT },
+    { DTYPE_Q5_0, "Q5_0", BLOCK_LEN, sizeof(q5_0_block), READS(q5_0), WRITES(q5_0), 16 * HALF_LIMIT },
+    { DTYPE_Q5_1, "Q5_1", BLOCK_LEN, sizeof(q5_1_block), READS(q5_1), WRITES(q5_1), HALF_LIMIT },
+    { DTYPE_Q2_K, "Q2_K", SUPER_LEN, sizeof(q2_k_block), READS(q2_k), NULL, 0 },
+    { DTYPE_Q3_K, "Q3_K", SUPER_LEN, sizeof(q3_k_block), READS(q3_k), NULL, 0 },
+    { DTYPE_Q4_K, "Q4_K", SUPER_LEN, sizeof(q4_k_block), READS(q4_k), WRITES(q4_k), K_AFFINE_LIMIT },
+    { DTYPE_Q5_K, "Q5_K", SUPER_LEN, sizeof(q5_k_block), READS(q5_k), WRITES(q5_k), K_AFFINE_LIMIT },
+    { DTYPE_Q6_K, "Q6_K", SUPER_LEN, sizeof(q6_k_block), READS(q6_k), WRITES(q6_k), Q6_K_LIMIT },
+    { DTYPE_IQ4_NL, "IQ4_NL", BLOCK_LEN, sizeof(iq4_nl_block), READS(iq4_nl), NULL, 0 },
+    { DTYPE_IQ4_XS, "IQ4_XS", SUPER_LEN, sizeof(iq4_xs_block), READS(iq4_xs), NULL, 0 },
 #undef READS
 #undef WRITES
 };
@@ -37,7 +37,7 @@ static const dtype_info READABLE[] = {
 /* Those whose size alone is known, so that a directory can be checked and listed: the sizes of the `gguf` package,
  * which a test compares. */
 static const dtype_info MEASURABLE[] = {
-#define KNOWN(id, name, block_len, block_bytes) { id, name, block_len, block_bytes, NULL, NULL, 0, -1 }
+#define KNOWN(id, name, block_len, block_bytes) { id, name, block_len, block_bytes, NULL, NULL, 0 }
     KNOWN(9, "Q8_1", 32, 40),
     KNOWN(15, "Q8_K", 256, 292),
     KNOWN(16, "IQ2_XXS", 256, 66),
@@ -87,7 +87,7 @@ const char *dtype_any_name(int id) {
 }
 
 /* Not strcasecmp: that asks the locale what upper case is. */
-static bool dtype_name_equal(const char *a, const char *b) {
+bool dtype_name_equal(const char *a, const char *b) {
     for (;; a++, b++) {
         const char lower_a = *a >= 'A' && *a <= 'Z' ? (char)(*a + 32) : *a;
         const char lower_b = *b >= 'A' && *b <= 'Z' ? (char)(*b + 32) : *b;

@@ -38,8 +38,7 @@ typedef struct dtype_info {
     /* A block that holds NaN or infinity gets a scale that is not finite, so that it reads back as NaN. NULL: cannot be
      * written. */
     void (*quantize)(const float *src, uint8_t *dst, size_t n);
-    float limit;   /* finite values of this magnitude and above overflow when written; INFINITY: none do */
-    int file_type; /* general.file_type of a file made of it, or -1                                      */
+    float limit; /* finite values of this magnitude and above overflow when written; INFINITY: none do */
 } dtype_info;
 
 /* The entry for a number of the file, or NULL if this build cannot read the type. */
@@ -47,6 +46,8 @@ const dtype_info *dtype_find(int id);
 /* The entry for any number that the format defines, readable here (dequantize != NULL) or not; NULL for others. Enough
  * to check the size of a tensor. */
 const dtype_info *dtype_any(int id);
+/* Whether two names are the same but for the case of letters A to Z. */
+bool dtype_name_equal(const char *a, const char *b);
 /* By name, case-insensitive ("q8_0"), readable types only, or NULL. */
 const dtype_info *dtype_find_name(const char *name);
 /* Name of any type number that the format defines, readable here or not; "type 999" style for others is the
