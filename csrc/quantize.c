@@ -13,6 +13,7 @@
 #include "quantize_mix.h"
 #include "quantize_sink.h"
 #include "status.h"
+#include "threads.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -20,6 +21,7 @@
 
 enum {
     QUANTIZE_CHUNK = 1 << 15, /* elements converted at a time: a multiple of every block length, small enough for L2 */
+    QUANTIZE_PIECES = 16,     /* of a tensor that are converted together, then written                               */
     QUANTIZE_VERSION = 3,     /* of the container                                                                    */
     QUANTIZE_LAYOUT = 2,      /* general.quantization_version: the block layouts in use since May 2023               */
 };
@@ -40,8 +42,9 @@ typedef struct job {
     quantize_mix mix;
     plan *plans;                                 /* [n_tensors]         */
     uint64_t n_tensors, total_bytes, done_bytes; /* bytes of the input's tensors */
-    float *floats;                               /* [QUANTIZE_CHUNK]     */
-    uint8_t *encoded;                            /* [QUANTIZE_CHUNK * 4] */
+    float *floats;                               /* [QUANTIZE_PIECES][QUANTIZE_CHUNK]     */
+    uint8_t *encoded;                            /* [QUANTIZE_PIECES][QUANTIZE_CHUNK * 4] */
+    threads *pool;                               /* entered by this thread, or NULL */
     sink out;
     pn_progress_callback progress;
     void *user_data;
@@ -72,8 +75,8 @@ static int quantize_plan(job *j) {
     uint64_t offset = 0;
     j->n_tensors = pn_gguf_n_tensors(j->gguf);
     j->plans = calloc((size_t)j->n_tensors + 1, sizeof *j->plans);
-    j->floats = malloc(QUANTIZE_CHUNK * sizeof *j->floats);
-    j->encoded = malloc(QUANTIZE_CHUNK * sizeof *j->floats);
+    j->floats = malloc(QUANTIZE_PIECES * QUANTIZE_CHUNK * sizeof *j->floats);
+    j->encoded = malloc(QUANTIZE_PIECES * QUANTIZE_CHUNK * sizeof *j->floats);
     if (!j->plans || !j->floats || !j->encoded)
         return pn_fail(PN_ERR_MEMORY, "quantize: no memory for a table of %" PRIu64 " tensors", j->n_tensors);
     for (uint64_t i = 0; i < j->n_tensors; i++) PN_TRY(quantize_plan_one(j, i, &offset));
@@ -132,6 +135,17 @@ static int quantize_write_header(job *j) {
 
 /* ---- the data ------------------------------------------------------------------------------------------------ */
 
+/* One piece of a tensor on its way, by whichever thread. */
+typedef struct piece {
+    const plan *plan;
+    const uint8_t *src;
+    size_t n, src_bytes;
+    float *floats;    /* [QUANTIZE_CHUNK]     */
+    uint8_t *encoded; /* [QUANTIZE_CHUNK * 4] */
+    float magnitude;  /* the largest finite one */
+    bool all_finite;
+} piece;
+
 /* Largest finite magnitude, and whether NaN or infinity is among the values. */
 static float quantize_survey(const float *x, size_t n, bool *all_finite) {
     uint32_t max = 0, special = 0;
@@ -149,16 +163,23 @@ static float quantize_survey(const float *x, size_t n, bool *all_finite) {
     return magnitude;
 }
 
-/* One bad value would make a block of 32 unreadable; a value that overflows would silently become infinite. */
-static int quantize_check_values(const job *j, uint64_t index, const dtype_info *to, size_t n) {
-    bool all_finite;
-    const float magnitude = quantize_survey(j->floats, n, &all_finite);
-    if (magnitude < to->limit && (all_finite || to->block_len == 1)) return PN_OK;
+static void quantize_piece(void *context, size_t index) {
+    piece *p = (piece *)context + index;
+    if (p->plan->from == p->plan->to) return;
+    p->plan->from->dequantize(p->src, p->floats, p->n);
+    p->magnitude = quantize_survey(p->floats, p->n, &p->all_finite);
+    p->plan->to->quantize(p->floats, p->encoded, p->n);
+}
+
+/* One bad value would make a block unreadable; a value that overflows would silently become infinite. */
+static int quantize_check_piece(const job *j, const piece *p) {
+    const dtype_info *to = p->plan->to;
+    if (p->magnitude < to->limit && (p->all_finite || to->block_len == 1)) return PN_OK;
     pn_tensor_info info;
-    PN_TRY(pn_gguf_tensor(j->gguf, index, &info));
-    if (!(magnitude < to->limit))
+    PN_TRY(pn_gguf_tensor(j->gguf, (uint64_t)(p->plan - j->plans), &info));
+    if (!(p->magnitude < to->limit))
         return pn_fail(PN_ERR_NUMERIC, "tensor \"%.*s\" holds a value of magnitude %g, which %s cannot hold",
-                       (int)info.name_len, info.name, (double)magnitude, to->name);
+                       (int)info.name_len, info.name, (double)p->magnitude, to->name);
     return pn_fail(PN_ERR_NUMERIC, "tensor \"%.*s\" holds NaN or infinity, which %s cannot hold", (int)info.name_len,
                    info.name, to->name);
 }
@@ -170,35 +191,64 @@ static int quantize_progress(job *j, uint64_t bytes) {
     return PN_OK;
 }
 
+static int quantize_write_piece(job *j, const piece *p) {
+    const dtype_info *to = p->plan->to;
+    if (p->plan->from == to)
+        PN_TRY(sink_write(&j->out, p->src, p->src_bytes));
+    else {
+        PN_TRY(quantize_check_piece(j, p));
+        PN_TRY(sink_write(&j->out, p->encoded, p->n / to->block_len * to->block_bytes));
+    }
+    return quantize_progress(j, p->src_bytes);
+}
+
 /* Rows are whole blocks in both types, so a tensor is one run of elements. */
 static int quantize_write_tensor(job *j, uint64_t index) {
     const plan *p = &j->plans[index];
     const uint8_t *const data = gguf_tensor_data(j->gguf, index), *src = data;
-    for (uint64_t done = 0; done < p->n_elements; done += QUANTIZE_CHUNK) {
-        const size_t n = (size_t)(p->n_elements - done < QUANTIZE_CHUNK ? p->n_elements - done : QUANTIZE_CHUNK);
-        const size_t src_bytes = n / p->from->block_len * p->from->block_bytes;
-        if (p->from == p->to)
-            PN_TRY(sink_write(&j->out, src, src_bytes));
-        else {
-            p->from->dequantize(src, j->floats, n);
-            PN_TRY(quantize_check_values(j, index, p->to, n));
-            p->to->quantize(j->floats, j->encoded, n);
-            PN_TRY(sink_write(&j->out, j->encoded, n / p->to->block_len * p->to->block_bytes));
+    for (uint64_t done = 0; done < p->n_elements;) {
+        piece pieces[QUANTIZE_PIECES];
+        size_t n_pieces = 0;
+        for (; n_pieces < QUANTIZE_PIECES && done < p->n_elements; n_pieces++) {
+            const size_t n = (size_t)(p->n_elements - done < QUANTIZE_CHUNK ? p->n_elements - done : QUANTIZE_CHUNK);
+            const size_t at = n_pieces * QUANTIZE_CHUNK, src_bytes = n / p->from->block_len * p->from->block_bytes;
+            pieces[n_pieces] = (piece){ .plan = p,
+                                        .src = src,
+                                        .n = n,
+                                        .src_bytes = src_bytes,
+                                        .floats = j->floats + at,
+                                        .encoded = j->encoded + at * sizeof(float) };
+            src += src_bytes;
+            done += n;
         }
-        src += src_bytes;
-        PN_TRY(quantize_progress(j, src_bytes));
+        threads_run(j->pool, quantize_piece, pieces, n_pieces);
+        for (size_t i = 0; i < n_pieces; i++) PN_TRY(quantize_write_piece(j, &pieces[i]));
     }
     gguf_drop(j->gguf, data, (size_t)(src - data));
     return sink_pad(&j->out, gguf_alignment(j->gguf));
 }
 
-static int quantize_run(job *j, const quantize_recipe *recipe, const char *out_path) {
-    PN_TRY(quantize_mix_init(&j->mix, recipe, j->gguf));
+static int quantize_run(job *j, const char *out_path) {
     PN_TRY(quantize_plan(j));
     PN_TRY(sink_open(&j->out, out_path));
     PN_TRY(quantize_write_header(j));
     for (uint64_t i = 0; i < j->n_tensors; i++) PN_TRY(quantize_write_tensor(j, i));
     return sink_commit(&j->out);
+}
+
+/* With a pool of threads and the floating-point environment in which the bytes are defined; workers inherit that. */
+static int quantize_run_on_threads(job *j, const char *out_path) {
+    const fp_env env = fp_enter();
+    threads *pool;
+    int status = threads_new(pn_default_threads(NULL, 0), &pool);
+    if (status == PN_OK) {
+        j->pool = threads_enter(pool) ? pool : NULL;
+        status = quantize_run(j, out_path);
+        if (j->pool) threads_leave(pool);
+        threads_free(pool);
+    }
+    fp_leave(env);
+    return status;
 }
 
 /* ---- the public function ------------------------------------------------------------------------------------- */
@@ -219,7 +269,8 @@ int pn_quantize(const char *in_path, const char *out_path, const char *type, pn_
         j->progress = progress;
         j->user_data = user_data;
         j->out.fd = -1;
-        status = quantize_run(j, recipe, out_path);
+        status = quantize_mix_init(&j->mix, recipe, gguf);
+        if (status == PN_OK) status = quantize_run_on_threads(j, out_path);
         sink_close(&j->out);
         free(j->plans);
         free(j->floats);

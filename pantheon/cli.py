@@ -303,9 +303,15 @@ def tokenize(model: str, text: str | None, special: bool, bos: bool, ids: bool) 
 @root.command()
 @click.argument("source", metavar="IN")
 @click.argument("target", metavar="OUT")
-@click.option("--type", "type_name", type=click.Choice(["q8_0", "f16", "f32"]), default="q8_0", show_default=True)
-def quantize(source: str, target: str, type_name: str) -> None:
+@click.option(
+    "--type", "type_name", type=click.Choice(_native.QUANTIZE_TYPES, case_sensitive=False), default="q8_0",
+    show_default=True, help="q4_k and q5_k are mixtures: what bears it badly gets more bits.",
+)  # fmt: skip
+@click.option("--force", is_flag=True, help="Replace OUT if it is there already.")
+def quantize(source: str, target: str, type_name: str, force: bool) -> None:
     """Rewrite a GGUF file with its matrices in another element type; OUT appears whole or not at all."""
+    if not force and (os.path.isfile(target) or os.path.islink(target)):
+        raise ArgumentError(f"{target} is there already; --force replaces it")
     with _progress() as report:
         _native.quantize(catalog.resolve(source), target, type_name, lambda fraction: report("convert", fraction))
     repl.note(f"{target}: {_megabytes(os.path.getsize(target))}")

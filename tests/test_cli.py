@@ -294,6 +294,14 @@ def test_quantize_writes_a_file_that_others_read(tiny_model: str, tmp_path: Path
     assert kinds == {"F16"}
     with pantheon.load(target) as model:
         assert model.n_vocab > 0
+    before = target.read_bytes()
+    refused = call("quantize", tiny_model, str(target), "--type", "Q8_0")
+    assert refused.returncode == 1
+    assert str(target) in refused.stderr.decode()
+    assert "--force" in refused.stderr.decode()
+    assert target.read_bytes() == before
+    assert call("quantize", tiny_model, str(target), "--type", "Q8_0", "--force").returncode == 0
+    assert target.read_bytes() != before
 
 
 def test_models_and_rm_look_after_the_cache_folder(tiny_model: str, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ from hypothesis import strategies as st
 
 from pantheon._core import ffi, lib
 
-FILE_TYPES = {"f32": 0, "f16": 1, "bf16": 32, "q8_0": 7, "q4_0": 2, "q4_1": 3}
+FILE_TYPES = {"f32": 0, "f16": 1, "bf16": 32, "q8_0": 7, "q4_0": 2, "q4_1": 3, "q5_0": 8, "q5_1": 9}
 
 
 def quantize(source: Path, target: Path, kind: str, progress: Any = ffi.NULL) -> int:
@@ -97,7 +97,8 @@ def test_every_type_becomes_every_type_as_the_package_would_write_it(tmp_path: P
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(st.floats(-1e4, 1e4, width=32), min_size=64, max_size=64), st.sampled_from(["q8_0", "q4_0", "q4_1", "f16"])
+    st.lists(st.floats(-1e4, 1e4, width=32), min_size=64, max_size=64),
+    st.sampled_from(["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "f16"]),
 )
 def test_blocks_of_any_values_equal_the_package(
     tmp_path_factory: pytest.TempPathFactory, values: list[float], kind: str
@@ -170,12 +171,14 @@ def test_the_alignment_is_kept(tmp_path: Path, alignment: int) -> None:
         assert new.data.tobytes() == encode(old.floats(), DType.Q8_0)
 
 
+@pytest.mark.parametrize("kind", ["q8_0", "q4_k", "q6_k"])
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.BF16], ids=lambda dtype: dtype.name)
-def test_a_matrix_whose_rows_are_no_whole_blocks_stays_as_it_is(tmp_path: Path, dtype: DType) -> None:
+def test_a_matrix_whose_rows_are_no_whole_blocks_takes_16_bits(tmp_path: Path, dtype: DType, kind: str) -> None:
     odd = random_tensor("odd.weight", (4, 40), dtype)
-    reader = converted(write_gguf(tmp_path / "in.gguf", [odd]), "q8_0")
-    assert reader.tensors[0].tensor_type == dtype
-    assert reader.tensors[0].data.tobytes() == odd.data.tobytes()
+    reader = converted(write_gguf(tmp_path / "in.gguf", [odd]), kind)
+    target = DType.F16 if dtype == DType.F32 else dtype
+    assert reader.tensors[0].tensor_type == target
+    assert reader.tensors[0].data.tobytes() == encode(odd.floats(), target)
 
 
 def test_what_has_its_type_already_is_copied_byte_for_byte_even_nan(tmp_path: Path) -> None:
@@ -291,14 +294,17 @@ def test_a_type_that_cannot_be_read_is_named_before_anything_is_written(tmp_path
 
 def values(*numbers: float) -> Tensor:
     """A matrix of two rows whose last values are these."""
-    row = np.zeros((2, 32), np.float32)
+    row = np.zeros((2, 256), np.float32)
     row[1, -len(numbers) :] = numbers
     return Tensor("x.weight", row.view(np.uint8), DType.F32)
 
 
 @pytest.mark.parametrize(
     ("kind", "number"),
-    [("f16", 65520.0), ("f16", -1e30), ("q8_0", 1e7), ("q4_0", 1e6), ("q4_1", -7e4), ("bf16", 3.4e38)],
+    [
+        *[("f16", 65520.0), ("f16", -1e30), ("q8_0", 1e7), ("q4_0", 1e6), ("q4_1", -7e4), ("bf16", 3.4e38)],
+        *[("q5_0", 2e6), ("q5_1", -7e4), ("q4_k", -5e6), ("q5_k", 5e6), ("q6_k", 3e8)],
+    ],
 )
 def test_a_value_that_would_become_infinite_is_refused(tmp_path: Path, kind: str, number: float) -> None:
     _, target = small_and_old(tmp_path)
@@ -309,7 +315,7 @@ def test_a_value_that_would_become_infinite_is_refused(tmp_path: Path, kind: str
     assert_untouched(target)
 
 
-@pytest.mark.parametrize("kind", ["q8_0", "q4_0", "q4_1"])
+@pytest.mark.parametrize("kind", ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k"])
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
 def test_nan_and_infinity_are_refused_where_they_would_spoil_a_block(tmp_path: Path, kind: str, number: float) -> None:
     source = write_gguf(tmp_path / "in.gguf", [values(number)])
@@ -345,9 +351,9 @@ def test_an_output_that_cannot_be_a_file_is_refused(tmp_path: Path, target: str)
 
 def test_an_unknown_type_is_refused_with_a_list_of_the_known(tmp_path: Path) -> None:
     source, target = small_and_old(tmp_path)
-    for kind in ("q9_0", "", "q4_k", "x" * 1000):
+    for kind in ("q9_0", "", "q2_k", "iq4_xs", "q4_k_", "x" * 1000):
         assert quantize(source, target, kind) == lib.PN_ERR_ARGUMENT
-        assert "known are F32, F16, BF16, Q8_0, Q4_0, Q4_1" in last_error()
+        assert "known are F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K_M, Q5_K_M, Q6_K" in last_error()
     assert lib.pn_quantize(os.fsencode(source), os.fsencode(target), ffi.NULL, ffi.NULL, ffi.NULL) == 1
     assert_untouched(target)
 
