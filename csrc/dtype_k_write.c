@@ -1,13 +1,14 @@
 /* dtype_k_write.c - floats to the super-blocks of Q4_K, Q5_K and Q6_K, with the least squared error that a short search
  * finds.                                                                                                (rank 2)
  *
- * All elements weigh the same: for inputs of which nothing is known, the expected error of a product is the squared
- * error of the weights. The search has two steps.
- * 1. Each group alone, its scale (and minimum) free: codes for a number of trial scales around the one that just covers
+ * All elements weigh the same: for inputs of which nothing is known, the expected squared error of a product is in
+ * proportion to that of the weights. The search of Q4_K and Q5_K has two steps; Q6_K, without minima, needs but the
+ * second.
+ * 1. Each group alone, its scale and minimum free: codes for a number of trial ranges around the one that just covers
  *    the group, for each the scale and minimum that fit these codes best (linear least squares), the best of all kept.
- * 2. The super-block: the largest scale and minimum give its two halves; each group takes the integers whose rounded
- *    codes leave the least error, among the nearest and its neighbours; then the halves are fitted to all codes, and
- *    the integers chosen once more. What is better stays.
+ * 2. The super-block: the largest scale and minimum give its halves; each group takes the integers whose rounded codes
+ *    leave the least error, among those near; then the halves are fitted to all codes, and the integers chosen once
+ *    more. What is better stays.
  * Know first: sums go over 8 fixed lanes and a fixed tree, every operation is one float32 rounding, so the bytes are the
  * same on every machine. */
 #include "dtype.h"
@@ -15,6 +16,7 @@
 #include "dtype_rows.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 enum { LANES = 8, SIX_BIT_MAX = 63, REFITS = 2 };
 
@@ -66,10 +68,12 @@ static affine_fit affine_try(const float x[32], float sum_x, float sum_xx, float
     const float sum_q = lanes_sum(q1), sum_qq = lanes_sum(q2), sum_qx = lanes_sum(qx);
     const float det = 32 * sum_qq - sum_q * sum_q;
     affine_fit fit = { 0, 0, INFINITY };
-    if (!(det > 0)) return fit;
-    fit.scale = (32 * sum_qx - sum_q * sum_x) / det;
-    fit.min = (sum_q * sum_qx - sum_qq * sum_x) / det;
-    if (fit.min < 0) { /* the format cannot add */
+    if (!(sum_qq > 0)) return fit;
+    if (det > 0) {
+        fit.scale = (32 * sum_qx - sum_q * sum_x) / det;
+        fit.min = (sum_q * sum_qx - sum_qq * sum_x) / det;
+    }
+    if (!(det > 0) || fit.min < 0) { /* the codes are all alike, or the format would have to add */
         fit.min = 0;
         fit.scale = sum_qx / sum_qq;
     }
@@ -88,10 +92,18 @@ static affine_fit affine_search(const float x[32], float top) {
         }
     affine_fit best = { 0, -low, INFINITY };
     if (high - low < WRITE_TINY) return best; /* all one number, which the minimum holds */
-    const float sum_x = lanes_sum(s1), sum_xx = lanes_sum(s2), unit = 1 / (high - low);
-    for (int step = -10; step <= 10; step++) {
-        const affine_fit fit = affine_try(x, sum_x, sum_xx, low, (top + (float)step * 0.1f) * unit, top);
-        if (fit.error < best.error) best = fit;
+    const float sum_x = lanes_sum(s1), sum_xx = lanes_sum(s2);
+    for (int cut = -1; cut <= 3; cut++)          /* twelfths of the lower end left out */
+        for (int step = -5; step <= 8; step++) { /* quarters of a step of the upper one */
+            const float start = low * (1 - (float)cut / 12);
+            const float inverse = (top + (float)step * 0.25f) / (high - start);
+            const affine_fit fit = affine_try(x, sum_x, sum_xx, start, inverse, top);
+            if (fit.error < best.error) best = fit;
+        }
+    for (int i = 0; i < 3 && best.scale > 0; i++) { /* and the codes that fit the best fit */
+        const affine_fit fit = affine_try(x, sum_x, sum_xx, -best.min, 1 / best.scale, top);
+        if (!(fit.error < best.error)) break;
+        best = fit;
     }
     return best;
 }
@@ -273,29 +285,7 @@ void dtype_q5_k_quantize(const float *src, uint8_t *dst, size_t n) {
 /* ---- Q6_K: value = scale * s * (q - 32), groups of 16 --------------------------------------------------------- */
 
 static const float Q6_LOW = -32, Q6_HIGH = 31;
-
-/* The scale, of either sign, that fits a group best. */
-static float linear_search(const float x[16]) {
-    float extreme = 0, best_scale = 0, best_gain = 0;
-    for (size_t i = 0; i < 16; i++) extreme = fabsf(x[i]) > fabsf(extreme) ? x[i] : extreme;
-    if (fabsf(extreme) < WRITE_TINY) return 0;
-    for (int step = -9; step <= 9; step++) { /* the code -32 is the one that has no twin: the extreme takes it */
-        const float inverse = -(32 + (float)step * 0.1f) / extreme;
-        float q2[LANES] = { 0 }, qx[LANES] = { 0 };
-        for (size_t i = 0; i < 16; i += LANES)
-            for (size_t j = 0; j < LANES; j++) {
-                const float q = nearest_within(x[i + j] * inverse, Q6_LOW, Q6_HIGH);
-                q2[j] += q * q;
-                qx[j] += q * x[i + j];
-            }
-        const float sum_qq = lanes_sum(q2), sum_qx = lanes_sum(qx), scale = sum_qx / sum_qq; /* some |q| is 31 */
-        if (scale * sum_qx > best_gain) { /* the error is the sum of squares less this */
-            best_gain = scale * sum_qx;
-            best_scale = scale;
-        }
-    }
-    return best_scale;
-}
+static const float CODE_REACH_LEAST = 28, CODE_REACH_MOST = 36;
 
 typedef struct linear_super {
     uint16_t scale; /* half */
@@ -314,36 +304,32 @@ static float linear_error(const float x[16], float scale) {
     return lanes_sum(lanes);
 }
 
-/* Of s and its neighbours the one that loses least. */
-static void linear_settle(const float x[16], linear_super *b, size_t g) {
-    static const int8_t MOVES[3] = { 0, -1, 1 };
+/* The integer from `first` to `last` (<= 128) that loses least, with either sign: codes reach one further down than up. */
+static void linear_settle(const float x[16], linear_super *b, size_t g, int first, int last) {
     const float scale = half_to_float(b->scale);
-    const int s = b->s[g];
     float best = INFINITY;
-    for (size_t i = 0; i < PN_ARRAY_LEN(MOVES); i++) {
-        const int try_s = s + MOVES[i];
-        if (try_s < INT8_MIN || try_s > INT8_MAX) continue;
-        const float error = linear_error(x, scale * (float)try_s);
-        if (!(error < best)) continue;
-        best = error;
-        b->s[g] = (int8_t)try_s;
-    }
+    for (int s = first; s <= last; s++)
+        for (int sign = -1; sign <= 1; sign += 2) {
+            if (sign * s > INT8_MAX) continue;
+            const float error = linear_error(x, scale * (float)(sign * s));
+            if (!(error < best)) continue;
+            best = error;
+            b->s[g] = (int8_t)(sign * s);
+        }
     b->error += best;
 }
 
-/* The sign of the half is the one that gives the largest scale the integer -128. */
+/* All integers are tried at which the code of the group's extreme, were it not cut off at 32, lies between 28 and 36:
+ * further away nothing is gained. */
 static linear_super linear_first(const float x[SUPER_LEN]) {
-    float scales[SUPER_GROUPS_16], extreme = 0;
+    const float extreme = floats_max_magnitude(x, SUPER_LEN);
+    linear_super b = { .scale = half_to_reach(extreme / (CODE_REACH_LEAST * 128), extreme / 32, 128) };
+    const float inverse = half_inverse(b.scale);
     for (size_t g = 0; g < SUPER_GROUPS_16; g++) {
-        scales[g] = linear_search(x + g * 16);
-        extreme = fabsf(scales[g]) > fabsf(extreme) ? scales[g] : extreme;
-    }
-    const uint16_t magnitude = half_to_reach(fabsf(extreme) / 128, fabsf(extreme), 128);
-    linear_super b = { .scale = extreme > 0 ? magnitude | 0x8000u : magnitude };
-    const float inverse = magnitude ? 1 / half_to_float(b.scale) : 0;
-    for (size_t g = 0; g < SUPER_GROUPS_16; g++) {
-        b.s[g] = (int8_t)nearest_within(scales[g] * inverse, INT8_MIN, INT8_MAX);
-        linear_settle(x + g * 16, &b, g);
+        const float group = floats_max_magnitude(x + g * 16, 16) * inverse;
+        const int first = (int)nearest_within(group / CODE_REACH_MOST, 0, 128),
+                  last = (int)nearest_within(group / CODE_REACH_LEAST, 0, 128);
+        linear_settle(x + g * 16, &b, g, first, last);
     }
     return b;
 }
@@ -365,8 +351,7 @@ static void linear_refit(const float x[SUPER_LEN], linear_super *b) {
         ax += s * lanes_sum(qx);
     }
     if (!(aa > 0)) return;
-    const uint16_t magnitude = half_to_reach(fabsf(ax / aa), 0, 0);
-    b->scale = ax < 0 ? magnitude | 0x8000u : magnitude;
+    if (ax > 0) b->scale = half_to_reach(ax / aa, 0, 0);
 }
 
 static linear_super linear_best(const float x[SUPER_LEN]) {
@@ -375,7 +360,10 @@ static linear_super linear_best(const float x[SUPER_LEN]) {
         linear_super b = best;
         linear_refit(x, &b);
         b.error = 0;
-        for (size_t g = 0; g < SUPER_GROUPS_16; g++) linear_settle(x + g * 16, &b, g);
+        for (size_t g = 0; g < SUPER_GROUPS_16; g++) {
+            const int s = abs(best.s[g]);
+            linear_settle(x + g * 16, &b, g, s > 0 ? s - 1 : 0, s < 128 ? s + 1 : 128);
+        }
         if (!(b.error < best.error)) break;
         best = b;
     }
