@@ -337,6 +337,37 @@ static void test_every_block_type_survives_values_whose_inverse_scale_is_infinit
     }
 }
 
+/* Exactly as large as they must be, so that a sanitizer sees a step beyond them. */
+static void test_no_bytes_of_a_block_and_no_numbers_do_harm(void) {
+    size_t n_types;
+    const dtype_info *types = dtype_table(&n_types);
+    uint32_t state = 7;
+    for (size_t t = 0; t < n_types; t++) {
+        const dtype_info *type = &types[t];
+        uint8_t *block = malloc(type->block_bytes);
+        float *x = malloc(type->block_len * sizeof *x);
+        for (int round = 0; round < 4000; round++) {
+            for (size_t i = 0; i < type->block_bytes; i++) block[i] = (uint8_t)(next_random(&state) >> 11);
+            type->dequantize(block, x, type->block_len);
+            for (size_t i = 0; i < type->block_len && type->block_len > 1; i++)
+                CHECK(!isnan(x[i]) || bits_of(x[i]) == 0x7fc00000);
+        }
+        for (int round = 0; round < 400 && type->quantize; round++) {
+            const uint32_t exponents = round % 2 ? 0xff : 0x0f; /* all sizes, or numbers of one kind */
+            for (size_t i = 0; i < type->block_len; i++) {
+                const uint32_t bits = next_random(&state), exponent = (bits >> 23 & exponents) + (round % 2 ? 0 : 110);
+                x[i] = from_bits((bits & 0x807fffff) | exponent << 23);
+                if (!(fabsf(x[i]) < type->limit)) x[i] = 1;
+            }
+            type->quantize(x, block, type->block_len);
+            type->dequantize(block, x, type->block_len);
+            for (size_t i = 0; i < type->block_len; i++) CHECK(isfinite(x[i]));
+        }
+        free(block);
+        free(x);
+    }
+}
+
 static void test_dtype_find_knows_what_it_can_read_and_dtype_any_what_it_can_measure(void) {
     CHECK(dtype_find(DTYPE_BF16)->block_bytes == 2);
     CHECK(dtype_find(16) == NULL);
@@ -366,6 +397,7 @@ int main(void) {
     RUN(test_every_block_type_gives_back_nan_for_a_block_that_holds_nan_or_infinity);
     RUN(test_every_type_overflows_from_its_limit_on_and_not_below);
     RUN(test_every_block_type_survives_values_whose_inverse_scale_is_infinite);
+    RUN(test_no_bytes_of_a_block_and_no_numbers_do_harm);
     RUN(test_dtype_find_knows_what_it_can_read_and_dtype_any_what_it_can_measure);
     return check_report();
 }
