@@ -43,7 +43,7 @@ C_RANKS: list[tuple[int, str, str]] = [
     ),
     (4, "bandwidth", "how fast the machine reads memory"),
     (4, "bpe spm special vocab", "pieces to ids; control tokens; the vocabulary"),
-    (4, "quantize quantize_mix quantize_sink", "GGUF to GGUF; which type a tensor gets; a file that is whole or absent"),
+    (4, "quantize quantize_mix quantize_sink", "GGUF to GGUF; which type a tensor gets; a file whole or absent"),
     (5, "tokenizer arch arch_read", "text to ids; hyper-parameters"),
     (5, "matmul matmul_pack", "packed weights and their products"),
     (6, "kv scratch", "a conversation's cache; working memory"),
