@@ -236,27 +236,24 @@ class QueriesOnePositionLate(Reference):
     """Turning queries and keys alike by one more position would change nothing: only distances count."""
 
     def query_angles(self, angles: Array) -> Array:
-        out: Array = angles + self.angles(2)[1]
+        out: Array = angles + self.angles(2, 0)[1]
         return out
 
 
 class HalvesRotated(Reference):
-    def rotate(self, x: Array, angles: Array) -> Array:
-        half = self.rope_dim // 2
-        order = [at for i in range(half) for at in (i, i + half)]
-        back = np.argsort(order)
-        return super().rotate(x[:, :, order], angles)[:, :, back]
+    def pairs(self) -> tuple[Array, Array]:
+        return np.arange(self.rope_dim // 2), np.arange(self.rope_dim // 2, self.rope_dim)
 
 
 class AnotherBase(Reference):
-    def angles(self, n: int) -> Array:
+    def angles(self, n: int, layer: int) -> Array:
         self.rope_base = 20000.0
-        return super().angles(n)
+        return super().angles(n, layer)
 
 
 class KeysNotRotated(Reference):
-    def rotate(self, x: Array, angles: Array) -> Array:
-        return x if x.shape[1] == self.n_head_kv else super().rotate(x, angles)
+    def rotate(self, x: Array, angles: Array, gain: float = 1.0) -> Array:
+        return x if x.shape[1] == self.n_head_kv else super().rotate(x, angles, gain)
 
 
 class ScoresNotScaled(Reference):
@@ -270,19 +267,19 @@ class HeadsDealtOut(Reference):
 
 
 class BlindToItself(Reference):
-    def visible(self, n: int) -> npt.NDArray[np.bool_]:
+    def visible(self, n: int, window: int) -> npt.NDArray[np.bool_]:
         mask = np.tril(np.ones((n, n), bool), -1)
         mask[0, 0] = True
         return mask
 
 
 class SeesTheNext(Reference):
-    def visible(self, n: int) -> npt.NDArray[np.bool_]:
+    def visible(self, n: int, window: int) -> npt.NDArray[np.bool_]:
         return np.tril(np.ones((n, n), bool), 1)
 
 
 class BlindBeyond32(Reference):
-    def visible(self, n: int) -> npt.NDArray[np.bool_]:
+    def visible(self, n: int, window: int) -> npt.NDArray[np.bool_]:
         return np.tril(np.ones((n, n), bool)) & ~np.tril(np.ones((n, n), bool), -32)
 
 

@@ -1,0 +1,113 @@
+"""Same bits for every architecture: instruction sets, threads, pieces, histories and company change no bit.
+
+As test_same_bits.py does it for the llama family in many ways, here in a few for each of the others, over windows,
+experts, layers of two kinds and rotation gains. Everything is held against one evaluation of all ids at once, on one
+thread, with the portable kernels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from family_variants import ORIGINAL, PARTIAL, YARN, Variant
+from tiny_families import mixed
+
+import pantheon
+
+Logits = npt.NDArray[np.float32]
+
+SMALL = mixed(("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL"))
+WIDE = mixed(("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS", "Q8_0"))
+SHAPE: dict[str, Any] = {"n_vocab": 301, "dtype": SMALL}
+KINDS: dict[str, Variant] = {
+    "llama": Variant("llama", {**SHAPE, "sliding_window": 130, "scaling": YARN}),
+    "experts": Variant("llama", {**SHAPE, "n_expert": 6, "n_expert_used": 2, "sliding_window": 100}),
+    "experts of their own": Variant(
+        "llama", {**SHAPE, "n_expert": 3, "n_expert_used": 3, "merged": False, "n_layer": 1}
+    ),
+    "qwen2": Variant("qwen2", SHAPE),
+    "qwen3": Variant("qwen3", SHAPE),
+    "phi3": Variant("phi3", {**SHAPE, "sliding_window": 100, "scaling": (ORIGINAL,), **PARTIAL}, 400),
+    "gemma3": Variant("gemma3", SHAPE),
+    "smollm3": Variant("smollm3", SHAPE),
+    "types of 256": Variant("gemma3", {
+        "n_vocab": 301, "dtype": WIDE, "n_embd": 256, "n_ff": 256, "head_size": 64, "n_layer": 6,
+    }),
+}  # fmt: skip
+N = 330
+N_SINGLE = 135  # ids that are evaluated one by one: beyond a window of 100, of 130, and a block of keys
+CUTS = [0, 1, 24, 99, 100, 101, 127, 129, 130, 131, 229, 256, 257, 300, N]
+IDS = [int(token) for token in np.random.default_rng(0).integers(0, 301, N)]
+
+
+def load(path: str, **options: Any) -> pantheon.Model:
+    return pantheon.load(path, blas=False, **options)
+
+
+def same(got: Logits, want: Logits) -> bool:
+    """Equal bits; 0.0 and -0.0 are not the same."""
+    return got.shape == want.shape and got.tobytes() == want.tobytes()
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Variant, str, Logits]:
+    """A variant, its file and float32[N, V]: what all other evaluations are held against."""
+    variant = KINDS[request.param]
+    path = variant.write(tmp_path_factory.mktemp("bits") / "m.gguf")
+    with load(path, threads=1, isa="portable") as model:
+        return variant, path, model.logits(IDS, window=variant.window)
+
+
+def test_every_instruction_set_and_thread_count(case: tuple[Variant, str, Logits], isa: str) -> None:
+    variant, path, want = case
+    for threads in (1, 2, 3):
+        with load(path, threads=threads, isa=isa) as model:
+            assert same(model.logits(IDS[:150], window=variant.window), want[:150])
+            with model.state(window=variant.window) as state:
+                assert same(state.eval(IDS), want[-1])
+
+
+def test_one_id_at_a_time(case: tuple[Variant, str, Logits], isa: str) -> None:
+    variant, path, want = case
+    with load(path, threads=2, isa=isa) as model, model.state(window=variant.window) as state:
+        got = np.stack([state.eval([token]) for token in IDS[:N_SINGLE]])
+        assert same(got, want[:N_SINGLE])
+
+
+def test_pieces_and_rewinds(case: tuple[Variant, str, Logits]) -> None:
+    variant, path, want = case
+    with load(path, threads=2) as model, model.state(window=variant.window) as state:
+        for start, end in zip(CUTS, CUTS[1:], strict=False):
+            assert same(state.eval(IDS[start:end]), want[end - 1])
+        for n in (327, 257, 256, 231, 130, 129, 101, 100, 99, 1, 0):
+            state.rewind(n)
+            state.eval(IDS[200:210])  # astray
+            state.rewind(n)
+            assert same(state.eval(IDS[n : n + 3]), want[n + 2])
+
+
+def test_beside_other_conversations(case: tuple[Variant, str, Logits]) -> None:
+    """States of other lengths in one batch: tokens of several of them meet in one expert and in one job."""
+    variant, path, want = case
+    with load(path, threads=2) as model:
+        one, two, three = (model.state(variant.window) for _ in range(3))
+        model.eval_batch([(one, IDS[:3]), (two, IDS[:128]), (three, IDS[:260])])
+        parts = [(one, IDS[3:20]), (two, IDS[128:129]), (three, IDS[260:264])]
+        for got, last in zip(model.eval_batch(parts), (20, 129, 264), strict=True):
+            assert same(got, want[last - 1])
+
+
+def test_long_and_short_factors_in_one_batch(tmp_path: Any) -> None:
+    """What a state was made for goes with the state, not with the model or the batch."""
+    variant = KINDS["phi3"]
+    with load(variant.write(tmp_path / "m.gguf"), threads=2) as model:
+        short, long = model.logits(IDS[:140], window=400), model.logits(IDS[:140], window=401)
+        assert not same(short, long)
+        with model.state(window=400) as one, model.state() as two:
+            model.eval_batch([(one, IDS[:130]), (two, IDS[:131])])
+            got = model.eval_batch([(one, IDS[130:140]), (two, IDS[131:140])])
+            assert same(got[0], short[-1])
+            assert same(got[1], long[-1])
