@@ -10,6 +10,10 @@ from typing import Any
 
 import pytest
 
+# Before numpy is imported: the oracles multiply small matrices, where a second thread of its library only waits, and
+# burns six times the time when the machine has other work.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> str:

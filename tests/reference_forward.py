@@ -96,7 +96,7 @@ class Reference:
     # ---- Products and norms
 
     def linear(self, x: Array, name: str, expert: int | None = None) -> Array:
-        """x [T, in] times a matrix [out, in] of the file, or that of one expert, plus its bias if it has one: [T, out]."""
+        """x [T, in] times a matrix [out, in] of the file, or that of one expert, plus its bias if any: [T, out]."""
         if self.eight_bit and self.by_name[name].tensor_type not in FLOATS:
             first = self.to_eight_bit(x)
             x = first + self.to_eight_bit(x - first) if name.endswith(_TWO_PLANES) else first

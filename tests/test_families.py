@@ -3,6 +3,11 @@
 The bounds are those of test_forward.py, which says where they come from; here they hold for prompts of 330 tokens,
 which pass several blocks of keys (128 each) and both windows in use (100 and 130). For each variant the wrong steps
 that an implementation could take instead must be ten times as far off as all roundings of the cache together.
+
+Deep models have more cached values, of which some fall on the other side of a rounding: from seven layers on hardly a
+prompt is free of that, in numpy's float32 as in the core. There the bound on the long prompt alone speaks: off by less
+than half the effect of all such roundings (measured: a third with 62 layers, a twentieth with two). So what is special
+about an architecture has a variant of few layers, too.
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ from tiny_families import TYPES, mixed, q4_k_m, tensor_bytes
 import pantheon
 
 TIGHT = 1e-5  # in units of the logits' deviation, as in test_forward.py
-Measured = tuple[str, Array, list[Array]]  # path, logits of LONG, logits of each of SHORT
+DEEP = 6  # layers
 
 
 def random_ids(n: int, seed: int, n_vocab: int = 259) -> list[int]:
@@ -42,22 +47,42 @@ def worst(got: Array, want: Array) -> float:
     return float(np.abs(got - want).max() / want.std())
 
 
-def measure(path: str, window: int | None = None) -> Measured:
-    """What the core computes, as float64."""
+def core_logits(path: str, window: int | None = None) -> tuple[Array, list[Array]]:
+    """What the core computes for LONG and for each of SHORT, as float64."""
     with pantheon.load(path, blas=False, threads=2) as model:
         long, *short = (model.logits(ids, window=window).astype(np.float64) for ids in (LONG, *SHORT))
-    return path, long, short
+    return long, short
+
+
+class Measured:
+    """A float model: what the core computes for LONG (`got`) and SHORT, what the reference does, and the effect of all
+    roundings of cached values on LONG."""
+
+    def __init__(self, variant: Variant, path: str) -> None:
+        self.variant, self.path = variant, path
+        self.got, self.short = core_logits(path, variant.window)
+        self.want = variant.reference(path).logits(LONG)
+        self.effect = rms(self.want - variant.reference(path, half_cache=False).logits(LONG))
+
+    def check(self) -> None:
+        """The bounds of float weights."""
+        assert rms(self.got - self.want) < 0.5 * self.effect
+        reference = self.variant.reference(self.path)
+        if reference.n_layer < DEEP:
+            errors = [worst(got, reference.logits(ids)) for got, ids in zip(self.short, SHORT, strict=True)]
+            assert np.median(errors) < TIGHT
+            assert np.quantile(errors, 0.75) < 10 * TIGHT
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Measured]:
-    """A variant's float model and what the core computes for it, each computed once."""
+    """A variant of float weights, measured once."""
     folder, known = tmp_path_factory.mktemp("families"), dict[str, Measured]()
 
     def get(name: str) -> Measured:
         if name not in known:
             variant = VARIANTS[name]
-            known[name] = measure(variant.write(folder / f"{len(known)}.gguf"), variant.window)
+            known[name] = Measured(variant, variant.write(folder / f"{len(known)}.gguf"))
         return known[name]
 
     return get
@@ -66,25 +91,15 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Measur
 # ---- Float weights
 
 
-def check_float(measured: Measured, variant: Variant) -> None:
-    path, long, short = measured
-    reference, unrounded = variant.reference(path), variant.reference(path, half_cache=False)
-    want = reference.logits(LONG)
-    errors = np.array([worst(got, reference.logits(ids)) for got, ids in zip(short, SHORT, strict=True)])
-    assert np.median(errors) < TIGHT
-    assert np.quantile(errors, 0.75) < 10 * TIGHT
-    assert rms(long - want) < rms(want - unrounded.logits(LONG))
-
-
 @pytest.mark.parametrize("name", VARIANTS)
 def test_float_weights_give_the_reference(measured: Callable[[str], Measured], name: str) -> None:
-    check_float(measured(name), VARIANTS[name])
+    measured(name).check()
 
 
-@pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3", "phi3", "gemma3", "smollm3", "llama, experts"])
-def test_16_bit_weights_give_the_reference(tmp_path: Path, arch: str) -> None:
-    variant = VARIANTS[arch]
-    check_float(measure(variant.write(tmp_path / "m.gguf", dtype=mixed(("F16", "BF16")))), variant)
+@pytest.mark.parametrize("name", ["llama", "llama, experts", "qwen2", "qwen3", "phi3", "gemma3, shallow", "smollm3"])
+def test_16_bit_weights_give_the_reference(tmp_path: Path, name: str) -> None:
+    variant = VARIANTS[name]
+    Measured(variant, variant.write(tmp_path / "m.gguf", dtype=mixed(("F16", "BF16")))).check()
 
 
 @pytest.mark.parametrize(
@@ -92,11 +107,9 @@ def test_16_bit_weights_give_the_reference(tmp_path: Path, arch: str) -> None:
     ids=lambda part: part if isinstance(part, str) else part.__name__,
 )  # fmt: skip
 def test_a_wrong_step_is_noticed(measured: Callable[[str], Measured], name: str, wrong: type) -> None:
-    path, got, _ = measured(name)
-    variant = VARIANTS[name]
-    other = with_wrong_step(family_of(path), wrong)(path, window=variant.window)
-    effect = rms(variant.reference(path).logits(LONG) - variant.reference(path, half_cache=False).logits(LONG))
-    assert rms(got - other.logits(LONG)) > 10 * effect
+    model = measured(name)
+    other = with_wrong_step(family_of(model.path), wrong)(model.path, window=model.variant.window)
+    assert rms(model.got - other.logits(LONG)) > 10 * model.effect
 
 
 def test_the_window_chooses_the_factors_once(tmp_path: Path) -> None:
@@ -119,12 +132,13 @@ def test_the_window_chooses_the_factors_once(tmp_path: Path) -> None:
 # ---- Quantized weights
 
 
-def check_eight_bit(path: str, *, short_right: float = 0.6) -> None:
+def check_eight_bit(path: str) -> None:
     """As test_forward.py does it, with the long prompt of this file."""
     rounded, exact = (family_of(path)(path, eight_bit=eight_bit) for eight_bit in (True, False))
-    _, long, short = measure(path)
+    long, short = core_logits(path)
     errors = np.array([worst(got, rounded.logits(ids)) for got, ids in zip(short, SHORT, strict=True)])
-    assert np.mean(errors < TIGHT) > short_right
+    if rounded.n_layer < DEEP:
+        assert np.mean(errors < TIGHT) > 0.6
     want = exact.logits(LONG)
     effect = rms(rounded.logits(LONG) - want)
     assert 0.5 * effect < rms(long - want) < 2 * effect
@@ -137,15 +151,15 @@ def test_every_element_type(tmp_path: Path, dtype: str) -> None:
     path = variant.write(tmp_path / "m.gguf", dtype=dtype, tied=False, **WIDE)
     assert dtype in {tensor.tensor_type.name for tensor in gguf.GGUFReader(path).tensors}
     if dtype in ("F32", "F16", "BF16"):
-        check_float(measure(path), variant)
+        Measured(variant, path).check()
     else:
         check_eight_bit(path)
 
 
-@pytest.mark.parametrize("name", ["llama", "llama, experts", "qwen2", "qwen3", "phi3", "gemma3", "smollm3"])
+@pytest.mark.parametrize("name", ["llama", "llama, experts", "qwen2", "qwen3", "phi3", "gemma3, shallow", "smollm3"])
 def test_the_mix_of_everyday_files(tmp_path: Path, name: str) -> None:
     """Q4_K with Q6_K in the places where quantizers put it."""
-    changes = {**WIDE, "n_layer": 7 if name == "gemma3" else 5 if name == "smollm3" else 2}
+    changes = {**WIDE, "n_layer": 4 if name == "smollm3" else 2}
     path = VARIANTS[name].write(tmp_path / "m.gguf", dtype=q4_k_m, **changes)
     check_eight_bit(path)
 
@@ -168,7 +182,7 @@ class OnePlane(Reference):
 
 def test_a_fused_matrix_takes_its_input_in_two_planes(tmp_path: Path) -> None:
     path = VARIANTS["phi3"].write(tmp_path / "m.gguf", dtype="Q8_0")
-    _, _, short = measure(path)
+    _, short = core_logits(path)
     one_plane = with_wrong_step(family_of(path), OnePlane)(path)
     errors = np.array([worst(got, one_plane.logits(ids)) for got, ids in zip(short, SHORT, strict=True)])
     assert np.mean(errors < TIGHT) < 0.05
@@ -211,7 +225,7 @@ SAME: dict[str, tuple[Variant, Variant]] = {
     "a window of 0 is none (converters write 0)": (VARIANTS["phi3"], Variant("phi3", {"sliding_window": 0})),
     "a window beyond the context is none": (VARIANTS["llama"], Variant("llama", {"sliding_window": 5000})),
     "no window in gemma3 is a window of 0": (
-        VARIANTS["gemma3, no window"], Variant("gemma3", {"sliding_window": 0}),
+        VARIANTS["gemma3, shallow without a window"], Variant("gemma3", {"n_layer": 2, "sliding_window": 0}),
     ),
     "a pattern of 6 is the default": (VARIANTS["gemma3"], Variant("gemma3", {"pattern": 6})),
     "a pattern by layer": (VARIANTS["gemma3"], Variant("gemma3", {"pattern": (True,) * 5 + (False, True)})),

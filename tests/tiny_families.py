@@ -21,7 +21,6 @@ import numpy as np
 from quant_blocks import random_rows
 from tiny_gguf import (
     CHATML,
-    FULL_VOCAB,
     DType,
     DTypeOf,
     Floats,
@@ -60,7 +59,7 @@ class Shape:
     head_size: int | None = None  # written as key_length and value_length
     n_ff: int = 96
     n_ctx: int = 1024
-    n_vocab: int = FULL_VOCAB
+    n_vocab: int = 301
     tied: bool = True
     rms_eps: float = 1e-5
     fused: bool = False  # one matrix for queries, keys and values, one for gate and up
