@@ -58,6 +58,7 @@ VARIANTS: dict[str, Variant] = {
     "llama, window of 130": Variant("llama", {"sliding_window": 130}),
     "llama, window of 1": Variant("llama", {"sliding_window": 1}),
     "llama, a scale of its own": Variant("llama", {"attention_scale": 0.4}),
+    "llama, biases": Variant("llama", {"biases": True, "output_biases": True}),
     "llama, experts": Variant("llama", EXPERTS),
     "llama, experts in tensors of their own": Variant("llama", {**EXPERTS, "merged": False}),
     "llama, all of five experts": Variant("llama", {"n_expert": 5, "n_expert_used": 5, "sliding_window": 100}),
@@ -77,6 +78,7 @@ VARIANTS: dict[str, Variant] = {
     "gemma3, shallow": Variant("gemma3", {"n_layer": 2, "pattern": 2}),
     "gemma3, shallow and linear": Variant("gemma3", {"n_layer": 2, "pattern": 2, "scaling": LINEAR}),
     "gemma3, shallow without a window": Variant("gemma3", {"n_layer": 2, "sliding_window": None}),
+    "gemma3, capped logits": Variant("gemma3", {"n_layer": 2, "pattern": 2, "logit_cap": 3.0}),
     "gemma3, linear": Variant("gemma3", {"scaling": LINEAR, "sliding_window": 130}),
     "gemma3, 13 layers": Variant("gemma3", {"n_layer": 13, "tied": False}),
     "gemma3, a local base of its own": Variant("gemma3", {"n_layer": 2, "pattern": 2, "local_base": 500.0}),
@@ -326,6 +328,11 @@ class GateAndUpAlternate:
         return both[:, ::2], both[:, 1::2]
 
 
+class LogitsNotCapped:
+    def capped(self: Any, logits: Any) -> Any:
+        return logits
+
+
 class OneExpertLess:
     def shares(self: Any, scores: Any, best: Any) -> Any:
         out = super().shares(scores, best)  # type: ignore[misc]
@@ -371,6 +378,7 @@ WRONG: dict[str, tuple[type, ...]] = {
     "llama, window of 100": (WindowOneMore, WindowOneLess, NoWindow),
     "llama, window of 130": (WindowOneMore, WindowOneLess, NoWindow),
     "llama, a scale of its own": (FullHeadCountScale,),
+    "llama, biases": (NoBiases,),
     "llama, experts": (
         OneExpertLess, SharesOfAll, SharesTurnedAround, EqualShares, WorstExperts, NeighbourExpert, AnotherActivation,
     ),
@@ -391,6 +399,7 @@ WRONG: dict[str, tuple[type, ...]] = {
         HeadsNormedAfterRotation, AnotherActivation, WidthOverHeadsScale,
     ),
     "gemma3, shallow and linear": (NotStretched, LocalLayersStretched),
+    "gemma3, capped logits": (LogitsNotCapped,),
     "gemma3, a local base of its own": (LocalLayersWithTheGlobalBase,),
     "gemma3, 62 layers": (FullHeadCountScale,),
     "smollm3": (RotatedEverywhere, FirstOfFourNotRotated, OtherPairs),

@@ -355,4 +355,9 @@ class Reference:
         for layer in range(self.n_layer):
             x = self.block(x, layer)
         head = "output.weight" if "output.weight" in self.by_name else "token_embd.weight"
-        return self.linear(self.norm(x, "output_norm.weight"), head)
+        return self.capped(self.linear(self.norm(x, "output_norm.weight"), head))
+
+    def capped(self, logits: Array) -> Array:
+        """Logits bent into (-cap, cap) by tanh, where the file has a cap."""
+        cap = float(self.setting("final_logit_softcapping", 0.0))
+        return cap * np.tanh(logits / cap) if cap else logits

@@ -64,10 +64,12 @@ class Shape:
     rms_eps: float = 1e-5
     fused: bool = False  # one matrix for queries, keys and values, one for gate and up
     biases: bool = False  # on queries, keys and values
+    output_biases: bool = False  # on what attention adds
     head_norms: bool = False  # of each query and key head
     post_norms: bool = False  # of what a block adds
     scaled_embedding: bool = False  # the model multiplies embeddings by sqrt(D)
     attention_scale: float | None = None
+    logit_cap: float | None = None  # written as final_logit_softcapping
     sliding_window: int | None = None
     pattern: int | tuple[bool, ...] | None = None  # which layers have the window
     rope_base: float = 10000.0
@@ -123,6 +125,7 @@ def _metadata(shape: Shape) -> dict[str, Value]:
         "attention.value_length": shape.head_size,
         "attention.scale": shape.attention_scale,
         "attention.sliding_window": shape.sliding_window,
+        "final_logit_softcapping": shape.logit_cap,
         "rope.freq_base": shape.rope_base,
         "rope.freq_base_swa": shape.local_base,
         "rope.dimension_count": shape.rope_dim if shape.rope_dim is not None else shape.head,
@@ -179,6 +182,8 @@ def _attention(shape: Shape, draw: _Draw, at: str) -> dict[str, Floats]:
     if shape.head_norms:
         out.update({f"{at}attn_{part}_norm.weight": draw.norm(shape.head, 1.4) for part in "qk"})
     out[at + "attn_output.weight"] = draw.matrix(shape.n_embd, width_q)
+    if shape.output_biases:
+        out[at + "attn_output.bias"] = draw.bias(shape.n_embd)
     if shape.post_norms:
         out[at + "post_attention_norm.weight"] = draw.norm(shape.n_embd)
     return out
