@@ -8,15 +8,17 @@ thread, with the portable kernels.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from family_variants import ORIGINAL, PARTIAL, YARN, Variant
-from tiny_families import mixed
+from tiny_families import TYPES, mixed, write_family
 
 import pantheon
+from pantheon._core import ffi, lib
 
 Logits = npt.NDArray[np.float32]
 
@@ -117,7 +119,7 @@ def test_beside_other_conversations(case: Case) -> None:
             assert same(got, want[last - 1])
 
 
-def test_long_and_short_factors_in_one_batch(tmp_path: Any) -> None:
+def test_long_and_short_factors_in_one_batch(tmp_path: Path) -> None:
     """What a state was made for goes with the state, not with the model or the batch."""
     variant = KINDS["phi3"]
     with load(variant.write(tmp_path / "m.gguf"), threads=2) as model:
@@ -128,3 +130,22 @@ def test_long_and_short_factors_in_one_batch(tmp_path: Any) -> None:
             got = model.eval_batch([(one, IDS[130:140]), (two, IDS[131:140])])
             assert same(got[0], short[-1])
             assert same(got[1], long[-1])
+
+
+# ---- Every element type alone
+
+ONE_TYPE: dict[str, Any] = {"n_vocab": 301, "n_embd": 256, "n_ff": 256, "head_size": 64, "n_layer": 1, "tied": False}
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_every_element_type(tmp_path: Path, dtype: str) -> None:
+    """On each instruction set, for prompts that fill tiles, leave rests, and one id at a time."""
+    path = write_family(tmp_path / "m.gguf", "llama", dtype=dtype, **ONE_TYPE)
+    with load(path, threads=1, isa="portable") as model:
+        want = model.logits(IDS[:45])
+    for isa in bytes(ffi.string(lib.pn_isa_available())).decode("ascii").split():
+        with load(path, threads=2, isa=isa) as model, model.state() as state:
+            assert same(model.logits(IDS[:45]), want)
+            assert same(np.stack([state.eval([token]) for token in IDS[:9]]), want[:9])
+            for start, end in ((9, 11), (11, 14), (14, 19), (19, 26), (26, 45)):
+                assert same(state.eval(IDS[start:end]), want[end - 1])

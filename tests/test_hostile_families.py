@@ -13,7 +13,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-from reference_families import family_of
+from reference_families import FAMILIES, family_of
 from tiny_families import write_family
 from tiny_gguf import OMIT, VType, array_of
 
@@ -205,6 +205,14 @@ def test_any_tensor_left_out_is_named(tmp_path: Path, arch: str) -> None:
         with pytest.raises((CorruptFileError, UnsupportedError)) as caught:
             pantheon.load(path)
         assert stem in str(caught.value)
+
+
+def test_an_unknown_architecture_is_told_which_are_known(tmp_path: Path) -> None:
+    path = write_family(tmp_path / "m.gguf", "llama", metadata={"general.architecture": ("qwen3moe", STRING)})
+    with pytest.raises(UnsupportedError, match="qwen3moe") as caught:
+        pantheon.load(path)
+    for name in FAMILIES:
+        assert name in str(caught.value).replace("qwen3moe", "")
 
 
 # ---- Weights that are no numbers, where experts are chosen by them
