@@ -58,7 +58,7 @@ class Gemma3(HalfSplit):
         pattern = self.setting("attention.sliding_window_pattern", 6)
         if isinstance(pattern, list):
             return bool(pattern[layer])
-        return pattern == 0 or layer % pattern < pattern - 1
+        return bool(pattern == 0 or layer % pattern < pattern - 1)
 
     def window_of(self, layer: int) -> int:
         return self.sliding_window if self.is_local(layer) else 0
@@ -88,7 +88,8 @@ class Gemma3(HalfSplit):
         return out
 
     def embedding(self, ids: Sequence[int] | Array) -> Array:
-        return super().embedding(ids) * self.embedding_scale()
+        out: Array = super().embedding(ids) * self.embedding_scale()
+        return out
 
     def embedding_scale(self) -> Any:
         return self.precision(np.sqrt(self.n_embd))

@@ -145,12 +145,12 @@ class Reference:
     def frequencies(self, layer: int) -> Array:
         """[R/2]: by how much each pair of elements turns per position, base^(-2i/R) before any scaling."""
         i = np.arange(self.rope_dim // 2, dtype=np.float64)
-        frequency = self.rope_base ** (-2 * i / self.rope_dim) / self.factors()
+        frequency: Array = self.rope_base ** (-2 * i / self.rope_dim) / self.factors()
         if self.scaling == "linear":
-            return frequency / self.rope_scale
+            frequency = frequency / self.rope_scale
         if self.scaling == "yarn":
             kept = self.kept_by_yarn()
-            return frequency * kept + frequency / self.rope_scale * (1 - kept)
+            frequency = frequency * kept + frequency / self.rope_scale * (1 - kept)
         return frequency
 
     def kept_by_yarn(self) -> Array:

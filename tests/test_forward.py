@@ -361,7 +361,7 @@ def test_another_rounding_to_8_bits_breaks_the_tight_bound(tmp_path: Path, wrong
 
 
 class OnePlane(Reference):
-    def linear(self, x: Array, name: str) -> Array:
+    def linear(self, x: Array, name: str, expert: int | None = None) -> Array:
         return self.to_eight_bit(x) @ self.weight(name).T
 
 
@@ -371,13 +371,17 @@ def test_a_single_plane_for_queries_keys_and_values_breaks_the_tight_bound(tmp_p
     assert np.mean(errors < TIGHT) < 0.05
 
 
+class RoundedEverywhere(Reference):
+    def linear(self, x: Array, name: str, expert: int | None = None) -> Array:
+        return self.to_eight_bit(x) @ self.weight(name).T
+
+
 def test_float_weights_take_their_input_unrounded(tmp_path: Path) -> None:
     """The converse of 8 bits: a float matrix must not see rounded activations."""
     path = write_model(tmp_path / "m.gguf", dtype="F32")
     reference = Reference(path, eight_bit=True)
     assert np.median(worsts(core_logits(path, SHORT), reference, SHORT)) < TIGHT  # eight_bit leaves F32 alone
-    everywhere = Reference(path, eight_bit=True)
-    everywhere.linear = lambda x, name: everywhere.to_eight_bit(x) @ everywhere.weight(name).T  # type: ignore[method-assign]
+    everywhere = RoundedEverywhere(path)
     assert np.median(worsts(core_logits(path, SHORT), everywhere, SHORT)) > 100 * TIGHT
 
 

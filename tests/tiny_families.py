@@ -133,7 +133,9 @@ def _metadata(shape: Shape) -> dict[str, Value]:
         "expert_used_count": shape.n_expert_used or None,
         **{f"rope.scaling.{key}": value for key, value in shape.scaling},
     }
-    entries = {f"{shape.arch}.{key}": _value(value) for key, value in values.items() if value is not None}
+    entries: dict[str, Value] = {
+        f"{shape.arch}.{key}": _value(value) for key, value in values.items() if value is not None
+    }
     key = f"{shape.arch}.attention.sliding_window_pattern"
     if isinstance(shape.pattern, tuple):
         entries[key] = array_of(VType.BOOL, shape.pattern)
