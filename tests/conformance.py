@@ -116,8 +116,10 @@ def run_tests(emulated: Sequence[Machine]) -> bool:
 def write_models(folder: Path) -> list[Path]:
     """One model for each element type, with sizes that leave rests in every tile; one whose rows meet in threes.
 
-    One whose name makes logit_bits evaluate more ids than attention takes in one span.
+    One whose name makes logit_bits evaluate more ids than attention takes in one span. One of each architecture.
     """
+    from family_variants import MIXED, ONE_TYPE
+    from tiny_families import TYPES, write_family
     from tiny_gguf import MULTIPLIABLE, write_model
 
     odd: dict[str, Any] = {"n_embd": 96, "n_head": 8, "n_head_kv": 2, "head_size": 20, "n_ff": 160, "n_vocab": 301}
@@ -127,6 +129,12 @@ def write_models(folder: Path) -> list[Path]:
     ]
     paths.append(write_model(folder / "nine-heads.gguf", n_ctx=2048, **three))
     paths.append(write_model(folder / "long.gguf", n_ctx=2048, **{**odd, "n_head": 3, "n_head_kv": 1, "head_size": 32}))
+    paths += [variant.write(folder / f"{name}.gguf") for name, variant in MIXED.items()]
+    paths += [
+        write_family(folder / f"{dtype}.gguf", "llama", dtype=dtype, **ONE_TYPE)
+        for dtype in TYPES
+        if dtype not in MULTIPLIABLE
+    ]
     return [Path(path) for path in paths]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from reference_families import family_of
 from reference_forward import Reference
-from tiny_families import spread, write_family
+from tiny_families import mixed, spread, write_family
 
 LINEAR = (("type", "linear"), ("factor", 8.0))
 YARN = (("type", "yarn"), ("factor", 4.0), ("original_context_length", 256))
@@ -87,6 +87,30 @@ VARIANTS: dict[str, Variant] = {
     "smollm3, yarn": Variant("smollm3", {"n_layer": 4, "scaling": YARN}),
     "smollm3, nine layers": Variant("smollm3", {"n_layer": 9, "tied": False}),
 }
+
+SMALL = mixed(("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL"))
+WIDE = mixed(("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS", "Q8_0"))
+SHAPE: dict[str, Any] = {"n_vocab": 301, "dtype": SMALL}
+MIXED: dict[str, Variant] = {
+    "llama": Variant("llama", {**SHAPE, "sliding_window": 130, "scaling": YARN}),
+    "experts": Variant("llama", {**SHAPE, "n_expert": 6, "n_expert_used": 2, "sliding_window": 100}),
+    "experts of their own": Variant(
+        "llama", {**SHAPE, "n_expert": 3, "n_expert_used": 3, "merged": False, "n_layer": 1}
+    ),
+    "qwen2": Variant("qwen2", SHAPE),
+    "qwen3": Variant("qwen3", SHAPE),
+    "phi3": Variant("phi3", {**SHAPE, "sliding_window": 100, "scaling": (ORIGINAL,), **PARTIAL}, 400),
+    "gemma3": Variant("gemma3", SHAPE),
+    "smollm3": Variant("smollm3", SHAPE),
+    "types of 256": Variant("gemma3", {
+        "n_vocab": 301, "dtype": WIDE, "n_embd": 256, "n_ff": 256, "head_size": 64, "n_layer": 2,
+        "pattern": 2,
+    }),
+}  # fmt: skip
+"""One of each architecture in a mix of element types: what must give the same bits however it is evaluated."""
+
+ONE_TYPE: dict[str, Any] = {"n_vocab": 301, "n_embd": 256, "n_ff": 256, "head_size": 64, "n_layer": 1, "tied": False}
+"""The shape of llama models in one element type each, any of them."""
 
 
 # ---- Wrong steps: positions

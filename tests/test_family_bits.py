@@ -14,33 +14,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from family_variants import ORIGINAL, PARTIAL, YARN, Variant
-from tiny_families import TYPES, mixed, write_family
+from family_variants import MIXED, ONE_TYPE, Variant
+from tiny_families import TYPES, write_family
 
 import pantheon
 from pantheon._core import ffi, lib
 
 Logits = npt.NDArray[np.float32]
 
-SMALL = mixed(("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL"))
-WIDE = mixed(("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS", "Q8_0"))
-SHAPE: dict[str, Any] = {"n_vocab": 301, "dtype": SMALL}
-KINDS: dict[str, Variant] = {
-    "llama": Variant("llama", {**SHAPE, "sliding_window": 130, "scaling": YARN}),
-    "experts": Variant("llama", {**SHAPE, "n_expert": 6, "n_expert_used": 2, "sliding_window": 100}),
-    "experts of their own": Variant(
-        "llama", {**SHAPE, "n_expert": 3, "n_expert_used": 3, "merged": False, "n_layer": 1}
-    ),
-    "qwen2": Variant("qwen2", SHAPE),
-    "qwen3": Variant("qwen3", SHAPE),
-    "phi3": Variant("phi3", {**SHAPE, "sliding_window": 100, "scaling": (ORIGINAL,), **PARTIAL}, 400),
-    "gemma3": Variant("gemma3", SHAPE),
-    "smollm3": Variant("smollm3", SHAPE),
-    "types of 256": Variant("gemma3", {
-        "n_vocab": 301, "dtype": WIDE, "n_embd": 256, "n_ff": 256, "head_size": 64, "n_layer": 2,
-        "pattern": 2,
-    }),
-}  # fmt: skip
 N = 330
 N_SINGLE = 135  # ids that are evaluated one by one: beyond a window of 100, of 130, and a block of keys
 CUTS = [0, 1, 24, 99, 100, 101, 127, 129, 130, 131, 229, 256, 257, 300, N]
@@ -66,7 +47,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Case]:
 
     def get(name: str) -> Case:
         if name not in known:
-            variant = KINDS[name]
+            variant = MIXED[name]
             path = variant.write(folder / f"{len(known)}.gguf")
             with load(path, threads=1, isa="portable") as model:
                 known[name] = variant, path, model.logits(IDS, window=variant.window)
@@ -75,7 +56,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Case]:
     return get
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=MIXED)
 def case(request: pytest.FixtureRequest, cases: Callable[[str], Case]) -> Case:
     return cases(request.param)
 
@@ -121,7 +102,7 @@ def test_beside_other_conversations(case: Case) -> None:
 
 def test_long_and_short_factors_in_one_batch(tmp_path: Path) -> None:
     """What a state was made for goes with the state, not with the model or the batch."""
-    variant = KINDS["phi3"]
+    variant = MIXED["phi3"]
     with load(variant.write(tmp_path / "m.gguf"), threads=2) as model:
         short, long = model.logits(IDS[:140], window=400), model.logits(IDS[:140], window=401)
         assert not same(short, long)
@@ -133,8 +114,6 @@ def test_long_and_short_factors_in_one_batch(tmp_path: Path) -> None:
 
 
 # ---- Every element type alone
-
-ONE_TYPE: dict[str, Any] = {"n_vocab": 301, "n_embd": 256, "n_ff": 256, "head_size": 64, "n_layer": 1, "tied": False}
 
 
 @pytest.mark.parametrize("dtype", TYPES)

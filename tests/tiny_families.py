@@ -245,7 +245,7 @@ def encoded(values: Floats, dtype: str, seed: int = 0) -> Raw:
     if dtype in WRITABLE:
         return quantized(values, dtype)
     rows = random_rows(dtype, values.size // values.shape[-1], values.shape[-1], seed, float(values.std()))
-    return Raw(rows.reshape(*values.shape[:-1], -1), DType[dtype])
+    return Raw(rows.reshape(*values.shape[:-1], -1), DType.__members__[dtype])
 
 
 def _kept_float(name: str) -> bool:
