@@ -9,8 +9,8 @@
  * 2. The super-block: the largest scale and minimum give its halves; each group takes the integers whose rounded codes
  *    leave the least error, among those near; then the halves are fitted to all codes, and the integers chosen once
  *    more. What is better stays.
- * Know first: sums go over 8 fixed lanes and a fixed tree, every operation is one float32 rounding, so the bytes are the
- * same on every machine. */
+ * Know first: sums go over 8 fixed lanes and a fixed tree, every operation is one float32 rounding, so the bytes are
+ * the same on every machine. */
 #include "dtype.h"
 #include "dtype_blocks.h"
 #include "dtype_rows.h"
@@ -304,7 +304,7 @@ static float linear_error(const float x[16], float scale) {
     return lanes_sum(lanes);
 }
 
-/* The integer from `first` to `last` (<= 128) that loses least, with either sign: codes reach one further down than up. */
+/* The integer from `first` to `last` (<= 128) that loses least, with either sign: codes reach further down than up. */
 static void linear_settle(const float x[16], linear_super *b, size_t g, int first, int last) {
     const float scale = half_to_float(b->scale);
     float best = INFINITY;

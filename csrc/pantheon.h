@@ -141,14 +141,14 @@ int pn_gguf_read_rows(const pn_gguf *gguf, uint64_t tensor, uint64_t row, uint64
 
 typedef int (*pn_progress_callback)(void *user_data, double fraction);
 
-/* Rewrite a file with its weight matrices in another element type: "f32", "f16", "bf16", "q8_0", "q6_k", "q5_1", "q5_0",
- * "q4_1", "q4_0", or a mixture: "q5_k" or "q4_k" (also "q5_k_m", "q4_k_m"), where the output, and in part of the layers
- * the values of attention and the way down from the feed-forward network, get more bits. A matrix whose rows are no
- * multiple of 256 becomes q8_0 instead of q6_k, q5_1 instead of q5_k, q5_0 instead of q4_k; with rows that are no
+/* Rewrite a file with its weight matrices in another element type: "f32", "f16", "bf16", "q8_0", "q6_k", "q5_1",
+ * "q5_0", "q4_1", "q4_0", or a mixture: "q5_k" or "q4_k" (also "q5_k_m", "q4_k_m"), where the output, and in some
+ * layers the values of attention and the way down from the feed-forward network, get more bits. A matrix whose rows are
+ * no multiple of 256 becomes q8_0 instead of q6_k, q5_1 instead of q5_k, q5_0 instead of q4_k; with rows that are no
  * multiple of 32 it becomes f16 (bf16 stays). Tensors of one dimension, norms, biases and routers become f32
  * (PN_ERR_UNSUPPORTED for one of integers); metadata and tokenizer are kept, general.file_type is set.
- * The new file appears whole or not at all (written beside `out_path`, synced, renamed); in_path and out_path may be the
- * same. PN_ERR_NUMERIC if a finite value is too large for the new type, or if NaN or infinity would go into a type of
+ * The new file appears whole or not at all (written beside `out_path`, synced, renamed); both paths may be the same.
+ * PN_ERR_NUMERIC if a finite value is too large for the new type, or if NaN or infinity would go into a type of
  * blocks. Runs on pn_default_threads() threads; the bytes do not depend on how many these are. progress may be NULL,
  * is called by the caller's thread alone, and non-zero from it stops with PN_ERR_CANCELLED. */
 int pn_quantize(const char *in_path, const char *out_path, const char *type, pn_progress_callback progress,

@@ -1,9 +1,9 @@
 /* quantize.c - a GGUF file in, one with its weight matrices in another element type out.                (rank 4)
  *
  * Which type a tensor gets is the affair of quantize_mix.c. What has its type already is copied byte for byte. All
- * metadata is kept in order and byte for byte, but for general.file_type and general.quantization_version, which are set
- * where they stand or added at the end. The alignment is kept; the version written is 3. A fixed amount of memory, and
- * the bytes do not depend on the number of threads.
+ * metadata is kept in order and byte for byte, but for general.file_type and general.quantization_version, which are
+ * set where they stand or added at the end. The alignment is kept; the version written is 3. A fixed amount of memory,
+ * and the bytes do not depend on the number of threads.
  * Know first: the new file takes its name only when all of it is on the disk (quantize_sink.h), so the input may be the
  * output. */
 #include "common.h"

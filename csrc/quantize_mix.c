@@ -1,9 +1,9 @@
 /* quantize_mix.c - THE TABLE OF RECIPES: which element type each tensor gets.                             (rank 4)
  *
- * A recipe is a type for all matrices, and rules for those that bear it badly: the output, and of some layers the values
- * of attention and the way down from the feed-forward network. Its rules are facts of llama.cpp (src/llama-quant.cpp
- * of 2026), so that a file named Q4_K_M is what people know by that name. A rule speaks of roles, which a
- * second table reads off the tensors' names; no other code knows a name.
+ * A recipe is a type for all matrices, and rules for those that bear it badly: the output, and of some layers the
+ * values of attention and the way down from the feed-forward network. The rules are facts of llama.cpp
+ * (src/llama-quant.cpp as of 2026), so that a file named Q4_K_M is what people know by that name. A rule speaks of
+ * roles, which a second table reads off the tensors' names; no other code knows a name.
  * Vectors, norms, biases and routers are F32 in every recipe: they are small, and much depends on them.
  * Know first: the first rule that fits wins, and what it chose may still give way to a type of shorter blocks. */
 #include "quantize_mix.h"

@@ -379,11 +379,7 @@ def gguf_rows(gguf: GGUFHandle | _Borrowed, tensor: int, row: int, n_rows: int) 
     return out
 
 
-QUANTIZE_TYPES = (
-    *("q8_0", "q6_k", "q5_k", "q5_k_m", "q5_1", "q5_0", "q4_k", "q4_k_m", "q4_1", "q4_0"),
-    *("f16", "bf16", "f32"),
-)
-"""What `quantize` can write."""
+QUANTIZE_TYPES = tuple("q8_0 q6_k q5_k q5_k_m q5_1 q5_0 q4_k q4_k_m q4_1 q4_0 f16 bf16 f32".split())
 
 
 def quantize(
@@ -392,10 +388,7 @@ def quantize(
     type_name: str,
     progress: Progress | None = None,
 ) -> None:
-    """Rewrite a GGUF file with its matrices as `type_name`, one of QUANTIZE_TYPES; whole or not at all.
-
-    A file that is there already is replaced.
-    """
+    """Rewrite a GGUF file with its matrices as one of QUANTIZE_TYPES; whole or not at all; an old one is replaced."""
     call = _Call(progress)
     data = ffi.new_handle(call)
     status = lib.pn_quantize(path_bytes(in_path), path_bytes(out_path), text_bytes(type_name), lib.pn_py_progress, data)
