@@ -302,7 +302,7 @@ def test_a_file_without_tensors_or_without_anything_is_refused(tmp_path: Path) -
 
 
 def test_an_unsupported_element_type_is_named_with_its_tensor(tmp_path: Path) -> None:
-    for kind, block_bytes in ((DType.Q6_K, 210), (DType.Q4_K, 144), (DType.IQ4_XS, 136)):
+    for kind, block_bytes in ((DType.IQ2_XXS, 66), (DType.IQ3_S, 110), (DType.TQ1_0, 54)):
         raw = Raw(np.zeros((64, block_bytes), np.uint8), kind)
         path = write_model(tmp_path / "m.gguf", n_ff=256, tensors={"blk.1.ffn_down.weight": raw})
         with pytest.raises(UnsupportedError, match=rf"(?i)blk\.1\.ffn_down\.weight.*{kind.name}"):
