@@ -2,7 +2,7 @@
  *
  * The bytes of the file are random, so every bit of every field counts; the layouts are not known here. Rows that read
  * back must be equal to the bit. Products are held against a sum in double of what the two sides say they are. */
-#include "matmul_pack.h"
+#include "matmul.h"
 
 #include "check.h"
 #include "mathf.h"
@@ -180,7 +180,7 @@ static activations make_activations(const kernel_set *kernels, size_t k, bool ex
                                 allocate(4 * n_blocks),
                                 allocate(4 * n_blocks),
                                 allocate(4 * n_blocks) };
-    if (k % BLOCK_K == 0) kernels->quantize(x, n, &out);
+    kernels->quantize(x, n, &out);
     a.q = out.q;
     a.d = out.d;
     a.ds = out.ds;
@@ -198,19 +198,20 @@ static void free_activations(const activations *a) {
 /* Every row times token t, in double, of the dequantized sides. */
 static void check_token(const sample *s, const activations *a, size_t t, const float *out) {
     const size_t k = s->m.cols, n_blocks = k / BLOCK_K;
+    const bool quantized = pack_is_quantized(s->m.kind) && a->q;
     float *row = allocate(k * sizeof *row);
     for (size_t r = 0; r < s->m.rows; r++) {
         double dot = 0, magnitude = 0;
         s->type->dequantize(s->file + r * matrix_row_bytes(&s->m), row, k);
         for (size_t i = 0; i < k; i++) {
-            const double x = pack_is_quantized(s->m.kind) ? (double)a->d[t * n_blocks + i / BLOCK_K] * a->q[t * k + i]
-                                                          : (double)a->x[t * k + i];
+            const double x =
+                quantized ? (double)a->d[t * n_blocks + i / BLOCK_K] * a->q[t * k + i] : (double)a->x[t * k + i];
             dot += (double)row[i] * x;
             magnitude += fabs((double)row[i] * x);
         }
         /* A rounding or three per step, of what was summed up to there; those of a row's own values. A weight of Q2_K,
          * Q4_K and Q5_K is a difference whose parts may be larger than it. */
-        const double steps = 4.0 * (double)(pack_is_quantized(s->m.kind) ? n_blocks + 4 : k + 4);
+        const double steps = 4.0 * (double)(quantized ? n_blocks + 4 : k + 4);
         CHECK(fabs((double)out[r] - dot) <= steps * 0x1p-24 * (16 * magnitude));
     }
     free(row);
@@ -241,11 +242,44 @@ static void test_portable_product_of_every_type_is_that_of_dequantized_rows(void
         }
 }
 
+/* The whole way: threads, chunks, the best kernels, and BLAS where the build has it (which takes x as it is). */
+static void check_run(int dtype, threads *pool, bool use_blas) {
+    enum { TOKENS = BLAS_MIN_TOKENS + 1, K = 512, ROWS = 83, LD = 96 };
+    kernel_set kernels;
+    sample s = make_sample(dtype, ROWS, K, true);
+    act_buffer buffer = { 0 };
+    float *x = allocate(TOKENS * K * sizeof *x), *out = allocate(TOKENS * LD * sizeof *out);
+    CHECK(kernels_pick(NULL, &kernels) == 0 && act_reserve(&buffer, TOKENS, K) == 0);
+    for (size_t i = 0; i < TOKENS * K; i++) x[i] = (float)random_u32() / 2147483648.0f - 1.0f;
+    act_attach(&buffer, x, K, TOKENS, K, 1);
+    for (size_t t = 0; t < TOKENS && pack_is_quantized(s.m.kind); t++) act_quantize(&buffer, t, &kernels);
+    const matmul_job job = { &s.m, out, LD };
+    matmul_run(&job, 1, &buffer, TOKENS, &kernels, pool, use_blas);
+    const activations plain = { .x = x, .ld_x = K, .k = K };
+    const bool blas = matmul_uses_blas(TOKENS, use_blas);
+    for (size_t t = 0; t < TOKENS; t++) check_token(&s, blas ? &plain : &buffer.a, t, out + t * LD);
+    act_free(&buffer);
+    free(x);
+    free(out);
+    free_sample(&s);
+}
+
+static void test_matmul_run_of_every_type_is_the_product_of_dequantized_rows(void) {
+    threads *pool = NULL;
+    CHECK(threads_new(2, &pool) == 0);
+    for (size_t t = 0; t < PN_ARRAY_LEN(TYPES); t++) {
+        check_run(TYPES[t], pool, false);
+        check_run(TYPES[t], pool, true);
+    }
+    threads_free(pool);
+}
+
 int main(void) {
     RUN(test_matrix_of_every_type_reads_back_as_dequantize_says);
     RUN(test_matrix_of_a_run_of_rows_reads_back_as_those_rows);
     RUN(test_matrix_of_every_type_stays_small);
     RUN(test_matrix_of_rows_that_are_not_whole_blocks_is_refused);
+    RUN(test_matmul_run_of_every_type_is_the_product_of_dequantized_rows);
     RUN(test_portable_product_of_every_type_is_that_of_dequantized_rows);
     return check_report();
 }
