@@ -53,17 +53,31 @@ typedef enum tensor_slot {
     SLOT_FFN_UP_BIAS,
     SLOT_FFN_DOWN_BIAS,
     SLOT_FFN_POST_NORM,
+    SLOT_ROUTER,
     SLOT_COUNT,
 } tensor_slot;
 
+/* What the matrices of all experts of a layer are for. */
+typedef enum expert_slot { EXPERT_GATE, EXPERT_UP, EXPERT_DOWN, EXPERT_SLOTS } expert_slot;
+
+/* Models with experts have these tensors, those without, or both. */
+typedef enum tensor_use { USE_ALWAYS, USE_DENSE, USE_EXPERTS } tensor_use;
+
 /* shape: letters of the file's order, dims[0] (contiguous) first: "D", "DV", "D(HE)" written as "DQ" with
- * Q = H*E, K = G*E, S = Q + 2K, U = 2F, and r = R/2. */
+ * Q = H*E, K = G*E, S = Q + 2K, U = 2F, X experts, and r = R/2. */
 typedef struct arch_tensor {
     tensor_slot slot;
     const char *name; /* "%u" stands for the layer */
     const char *shape;
     bool required;
+    tensor_use use;
 } arch_tensor;
+
+/* The matrices of all experts of a layer: one tensor, or, in older files, one for each. */
+typedef struct arch_experts {
+    const char *merged, *each; /* "%u" stands for the layer, then for the expert */
+    const char *shape;         /* of one matrix; the merged tensor has X of them */
+} arch_experts;
 
 typedef struct arch_spec {
     const char *name; /* general.architecture */
@@ -78,13 +92,15 @@ typedef struct arch_spec {
     bool scales_embeddings;     /* by sqrt(D) */
     const arch_tensor *tensors;
     size_t n_tensors;
+    const arch_experts *experts; /* [EXPERT_SLOTS], or NULL: it has none */
 } arch_spec;
 
-enum { UNKNOWN_PATTERN = -1 };
+enum { UNKNOWN_PATTERN = -1, EXPERTS_MAX = 512 };
 
 typedef struct hparams {
     const arch_spec *spec;
     uint32_t n_layer, n_embd, n_head, n_head_kv, head_size, n_ff, n_vocab, n_ctx, n_rot;
+    uint32_t n_expert, n_expert_used; /* X, and how many of them compute for a token; 0: none */
     float rms_eps;
     float attn_scale; /* of scores */
     float embd_scale; /* of embeddings; 1: none */

@@ -88,7 +88,15 @@ static const struct {
     { "rope.dimension_sections", { NAN, NAN }, 0 },
     { "rope.scaling.alpha", { 0, 0 }, 0 },
     { "rope.scaling.yarn_log_multiplier", { 0, 0 }, 0 },
-    { "expert_count", { 0, 0 }, 0 },
+    { "expert_shared_count", { 0, 0 }, 0 },
+    { "expert_shared_feed_forward_length", { 0, 0 }, 0 },
+    { "expert_feed_forward_length", { NAN, NAN }, 'F' },
+    { "expert_group_count", { 0, 1 }, 0 },
+    { "expert_gating_func", { 0, 1 }, 0 }, /* 1: softmax */
+    { "expert_weights_norm", { 1, 1 }, 0 },
+    { "expert_weights_scale", { 0, 1 }, 0 },
+    { "leading_dense_block_count", { 0, 0 }, 0 },
+    { "interleave_moe_layer_step", { 0, 1 }, 0 },
     { "nextn_predict_layers", { 0, 0 }, 0 },
     { "swiglu_clamp_exp", { NAN, NAN }, 0 },
 };
@@ -126,6 +134,15 @@ static int refuse_unbuilt(const pn_gguf *gguf, const hparams *hp) {
         return pn_fail(PN_ERR_UNSUPPORTED, "%s is %g: this version cannot compute what it asks for", key.text, number);
     }
     return PN_OK;
+}
+
+static int read_experts(const pn_gguf *gguf, const arch_spec *spec, hparams *hp) {
+    PN_TRY(read_count(gguf, spec, "expert_count", 0, EXPERTS_MAX, 0, &hp->n_expert));
+    if (!hp->n_expert) return PN_OK;
+    if (!spec->experts)
+        return pn_fail(PN_ERR_UNSUPPORTED, "%s.expert_count is %u: this version knows no experts of this architecture",
+                       spec->name, hp->n_expert);
+    return read_count(gguf, spec, "expert_used_count", 1, hp->n_expert, -1, &hp->n_expert_used);
 }
 
 /* ---- rotation -------------------------------------------------------------------------------------------------- */
@@ -311,6 +328,7 @@ int arch_read(const pn_gguf *gguf, hparams *out) {
     PN_TRY(read_count(gguf, spec, "embedding_length", 1, 1u << 20, -1, &hp.n_embd));
     PN_TRY(read_count(gguf, spec, "feed_forward_length", 1, 1u << 21, -1, &hp.n_ff));
     PN_TRY(read_heads(gguf, spec, &hp));
+    PN_TRY(read_experts(gguf, spec, &hp));
     PN_TRY(read_rope(gguf, spec, &hp));
     PN_TRY(read_float(gguf, spec, "attention.layer_norm_rms_epsilon", 0.0f, 1.0f, 1e-5f, &hp.rms_eps));
     PN_TRY(read_attn_scale(gguf, spec, &hp));

@@ -80,7 +80,8 @@ static int check_logits(const watch *w, uint32_t n_vocab) {
 static int eval_all(pn_model *model, watch *w) {
     const hparams *hp = &model->hp;
     const scratch_shape shape = { hp->n_embd, (size_t)hp->n_head * hp->head_size, (size_t)hp->n_head_kv * hp->head_size,
-                                  hp->n_ff,   hp->n_rot * model->rope.n_layers,   hp->n_vocab };
+                                  hp->n_ff,   hp->n_rot * model->rope.n_layers,   hp->n_expert,
+                                  hp->n_vocab };
     size_t n_logits = w->n_slices;
     for (size_t i = 0; i < w->n_slices; i++) n_logits += w->slices[i].all_logits ? w->slices[i].n : 0;
     /* The widest product of a layer: queries, keys and values, or gate and up. */

@@ -7,6 +7,7 @@
 #include "forward_layers.h"
 
 #include "attention.h"
+#include "experts.h"
 #include "mathf.h"
 #include "status.h"
 
@@ -40,18 +41,22 @@ typedef void (*row_fn)(const batch *b, size_t row);
 typedef struct rows_work {
     const batch *b;
     row_fn fn;
-    size_t per_chunk;
+    size_t n, per_chunk;
 } rows_work;
 
 static void rows_chunk(void *context, size_t chunk) {
     const rows_work *work = context;
-    const size_t first = chunk * work->per_chunk, end = size_min(first + work->per_chunk, work->b->n);
+    const size_t first = chunk * work->per_chunk, end = size_min(first + work->per_chunk, work->n);
     for (size_t t = first; t < end; t++) work->fn(work->b, t);
 }
 
+static void run_n_rows(const batch *b, row_fn fn, size_t n) {
+    rows_work work = { b, fn, n, (n + ROW_CHUNKS - 1) / ROW_CHUNKS };
+    threads_run(b->pool, rows_chunk, &work, (n + work.per_chunk - 1) / work.per_chunk);
+}
+
 static void run_rows(const batch *b, row_fn fn) {
-    rows_work work = { b, fn, (b->n + ROW_CHUNKS - 1) / ROW_CHUNKS };
-    threads_run(b->pool, rows_chunk, &work, (b->n + work.per_chunk - 1) / work.per_chunk);
+    run_n_rows(b, fn, b->n);
 }
 
 static const layer_weights *layer_of(const batch *b) {
@@ -108,12 +113,15 @@ static void add_ffn_row(const batch *b, size_t t) {
     add_row(b, t, layer_of(b)->down_bias, layer_of(b)->ffn_post_norm);
 }
 
-/* out = gelu(gate) * up, gelu(x) = x / 2 * (1 + tanh(u)) = x / (1 + exp(-2u)) with u = sqrt(2 / pi) * (x + 0.044715
- * x^3): GELU's tanh form, arXiv:1606.08415. out may be gate. Written for every instruction set alike. */
-static void geglu(const float *gate, const float *up, float *out, size_t n) {
+/* gate = gelu(gate) * up in GELU's tanh form (arXiv:1606.08415): x / 2 * (1 + tanh(u)) = x / (1 + exp(-2u)) with u =
+ * sqrt(2 / pi) * (x + 0.044715 x^3), where 2u is kept within [-87, 87]. The same operations for every instruction set,
+ * without a branch, so that compilers make vectors of it. */
+static void geglu(float *restrict gate, const float *restrict up, size_t n) {
     for (size_t i = 0; i < n; i++) {
-        const float x = gate[i], u2 = (x + 0.044715f * (x * x * x)) * 1.59576912f;
-        out[i] = (x / (1.0f + exp_f32(-u2))) * up[i];
+        const float x = gate[i], minus_2u = (x + 0.044715f * (x * x * x)) * -1.59576912f;
+        const uint32_t bits = f32_bits(minus_2u), size = bits & 0x7fffffffu, most = 0x42ae0000u; /* 87 */
+        const float exponent = f32_from_bits((bits ^ size) | (size < most ? size : most));
+        gate[i] = (x / (1.0f + exp_f32_in_range(exponent))) * up[i];
     }
 }
 
@@ -127,7 +135,7 @@ static void gate_row(const batch *b, size_t t) {
     if (b->model->hp.spec->gate == GATE_SILU)
         b->model->kernels.swiglu(gate, up, gate, n);
     else
-        geglu(gate, up, gate, n);
+        geglu(gate, up, n);
     finish_row(b, t);
 }
 
@@ -283,7 +291,7 @@ static int block_attention(batch *b) {
     return multiply(b, b->n, &out, 1);
 }
 
-static int block_ffn(batch *b) {
+static int block_dense(batch *b) {
     const pn_model *m = b->model;
     const layer_weights *w = layer_of(b);
     scratch *s = b->s;
@@ -294,7 +302,73 @@ static int block_ffn(batch *b) {
     PN_TRY(multiply(b, b->n, gate_up, 2));
     attach(b, s->gate, s->ld_f, b->n, m->hp.n_ff, 1, &down, 1);
     run_rows(b, gate_row);
-    PN_TRY(multiply(b, b->n, &down, 1));
+    return multiply(b, b->n, &down, 1);
+}
+
+/* ---- experts --------------------------------------------------------------------------------------------------- */
+
+static void choose_row(const batch *b, size_t t) {
+    scratch *s = b->s;
+    experts_choose(s->shares + t * s->ld_x, b->model->hp.n_expert, b->model->hp.n_expert_used);
+    memset(s->sum + t * s->ld_d, 0, b->model->hp.n_embd * sizeof *s->sum);
+}
+
+/* Member i of the expert whose turn it is: its input, its product, and what becomes of that. */
+static void gather_member(const batch *b, size_t i) {
+    const scratch *s = b->s;
+    memcpy(s->member + i * s->ld_d, s->h + b->members[i] * s->ld_d, b->model->hp.n_embd * sizeof *s->h);
+    finish_row(b, i);
+}
+
+static void add_member(const batch *b, size_t i) {
+    const scratch *s = b->s;
+    const size_t t = b->members[i];
+    const float share = s->shares[t * s->ld_x + b->expert], *out = s->member + i * s->ld_d;
+    float *sum = s->sum + t * s->ld_d;
+    for (size_t d = 0; d < b->model->hp.n_embd; d++) sum[d] = sum[d] + out[d] * share;
+}
+
+/* One expert for those that chose it, as if it were the whole block. */
+static int run_expert(batch *b) {
+    const pn_model *m = b->model;
+    const expert_weights *w = &layer_of(b)->experts[b->expert];
+    scratch *s = b->s;
+    const matmul_job gate_up[] = { { &w->gate, s->gate, s->ld_f }, { &w->up, s->up, s->ld_f } };
+    const matmul_job down = { &w->down, s->member, s->ld_d };
+    attach(b, s->member, s->ld_d, b->n_members, m->hp.n_embd, 1, gate_up, 2);
+    run_n_rows(b, gather_member, b->n_members);
+    PN_TRY(multiply(b, b->n_members, gate_up, 2));
+    attach(b, s->gate, s->ld_f, b->n_members, m->hp.n_ff, 1, &down, 1);
+    run_n_rows(b, gate_row, b->n_members);
+    PN_TRY(multiply(b, b->n_members, &down, 1));
+    run_n_rows(b, add_member, b->n_members);
+    return PN_OK;
+}
+
+/* Results are added in the order of the experts' numbers, whoever else is in the batch. Experts that nobody chose are
+ * not read. */
+static int block_experts(batch *b) {
+    const pn_model *m = b->model;
+    scratch *s = b->s;
+    const matmul_job router = { &layer_of(b)->router, s->shares, s->ld_x };
+    attach(b, s->h, s->ld_d, b->n, m->hp.n_embd, 1, &router, 1);
+    run_rows(b, add_norm_ffn_row);
+    PN_TRY(multiply(b, b->n, &router, 1));
+    run_rows(b, choose_row);
+    for (b->expert = 0; b->expert < m->hp.n_expert; b->expert++) {
+        b->n_members = experts_members(s->shares, s->ld_x, b->n, b->expert, b->members);
+        if (b->n_members) PN_TRY(run_expert(b));
+    }
+    float *const inputs = s->h;
+    s->h = s->sum; /* where the layer looks for what the block computed */
+    s->sum = inputs;
+    return PN_OK;
+}
+
+/* ---- all layers ------------------------------------------------------------------------------------------------ */
+
+static int block_ffn(batch *b) {
+    PN_TRY(layer_of(b)->experts ? block_experts(b) : block_dense(b));
     run_rows(b, add_ffn_row);
     return PN_OK;
 }

@@ -51,6 +51,9 @@ typedef struct batch {
     size_t n_spans;             /* of the longest cache */
     size_t partial_floats;      /* of one job's results over all spans, at most */
     size_t layer;
+    size_t expert;               /* whose turn it is... */
+    uint16_t members[BATCH_MAX]; /* ...and the rows that chose it: [n_members] */
+    size_t n_members;
     bool wants_logits;
     bool quantize; /* the next product wants its activations in 8 bits */
     watch *watch;

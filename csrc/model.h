@@ -13,6 +13,11 @@
 
 #include <stdatomic.h>
 
+/* One of the experts of a layer. */
+typedef struct expert_weights {
+    matrix gate, up, down; /* [F, D], [F, D], [D, F] */
+} expert_weights;
+
 /* What an architecture or a file lacks is empty or NULL. */
 typedef struct layer_weights {
     arch_layer kind;
@@ -23,6 +28,8 @@ typedef struct layer_weights {
     matrix q, k, v;                                               /* [H*E, D], [G*E, D], [G*E, D] */
     matrix out;                                                   /* [D, H*E] */
     matrix gate, up, down;                                        /* [F, D], [F, D], [D, F] */
+    matrix router;                                                /* [X, D] */
+    expert_weights *experts;                                      /* [X], in place of the three above */
 } layer_weights;
 
 struct pn_model {

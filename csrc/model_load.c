@@ -18,20 +18,26 @@ static int64_t *binding_at(const binding *b, uint32_t layer, tensor_slot slot) {
     return &b->tensors[(size_t)(slot < SLOT_LAYER ? b->hp->n_layer : layer) * SLOT_COUNT + slot];
 }
 
-static int check_shape(const binding *b, const arch_tensor *spec, const char *name, const pn_tensor_info *info) {
-    const size_t n_dims = strlen(spec->shape);
+static int check_shape(const binding *b, const char *shape, const char *name, const pn_tensor_info *info) {
+    const size_t n_dims = strlen(shape);
     bool same = (size_t)info->n_dims == n_dims;
-    for (size_t d = 0; same && d < n_dims; d++) same = info->dims[d] == arch_dim(b->hp, spec->shape[d]);
+    for (size_t d = 0; same && d < n_dims; d++) same = info->dims[d] == arch_dim(b->hp, shape[d]);
     if (same) return PN_OK;
+    if (n_dims > 2)
+        return pn_fail(PN_ERR_CORRUPT, "tensor %s has shape [%llu, %llu, %llu, %llu]; expected [%llu, %llu, %llu]",
+                       name, (unsigned long long)info->dims[0], (unsigned long long)info->dims[1],
+                       (unsigned long long)info->dims[2], (unsigned long long)info->dims[3],
+                       (unsigned long long)arch_dim(b->hp, shape[0]), (unsigned long long)arch_dim(b->hp, shape[1]),
+                       (unsigned long long)arch_dim(b->hp, shape[2]));
     return pn_fail(PN_ERR_CORRUPT, "tensor %s has shape [%llu, %llu, %llu, %llu]; expected [%llu, %llu]", name,
                    (unsigned long long)info->dims[0], (unsigned long long)info->dims[1],
                    (unsigned long long)info->dims[2], (unsigned long long)info->dims[3],
-                   (unsigned long long)arch_dim(b->hp, spec->shape[0]),
-                   (unsigned long long)(n_dims > 1 ? arch_dim(b->hp, spec->shape[1]) : 1));
+                   (unsigned long long)arch_dim(b->hp, shape[0]),
+                   (unsigned long long)(n_dims > 1 ? arch_dim(b->hp, shape[1]) : 1));
 }
 
-static int check_type(const arch_tensor *spec, const char *name, const pn_tensor_info *info) {
-    const bool is_matrix = strlen(spec->shape) == 2;
+static int check_type(const char *shape, const char *name, const pn_tensor_info *info) {
+    const bool is_matrix = strlen(shape) >= 2;
     if (is_matrix ? matrix_supports(info->type) : dtype_find(info->type) && dtype_find(info->type)->dequantize)
         return PN_OK;
     return pn_fail(PN_ERR_UNSUPPORTED,
@@ -40,25 +46,69 @@ static int check_type(const arch_tensor *spec, const char *name, const pn_tensor
                    name, info->type_name);
 }
 
-static int bind_one(binding *b, const arch_tensor *spec, uint32_t layer, size_t *n_bound) {
-    char name[80];
+/* Find and check a tensor: its index or -1. */
+static int find_tensor(const binding *b, const char *name, const char *shape, int64_t *index) {
     pn_tensor_info info;
-/* The pattern comes from the table in arch.c, never from a file. */
+    *index = gguf_find_tensor(b->gguf, name);
+    if (*index < 0) return PN_OK;
+    PN_TRY(pn_gguf_tensor(b->gguf, (uint64_t)*index, &info));
+    PN_TRY(check_shape(b, shape, name, &info));
+    return check_type(shape, name, &info);
+}
+
+static int fail_missing(const char *name) {
+    return pn_fail(PN_ERR_CORRUPT, "tensor %s is missing: the file is damaged or was not converted completely", name);
+}
+
+typedef struct tensor_name {
+    char text[96];
+} tensor_name;
+
+/* The pattern comes from the tables in arch.c, never from a file. */
+static tensor_name name_of(const char *pattern, uint32_t layer, uint32_t expert) {
+    tensor_name name;
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
-    snprintf(name, sizeof name, spec->name, layer);
+#pragma GCC diagnostic ignored "-Wformat-extra-args"
+    snprintf(name.text, sizeof name.text, pattern, layer, expert);
 #pragma GCC diagnostic pop
-    const int64_t index = gguf_find_tensor(b->gguf, name);
-    *binding_at(b, layer, spec->slot) = index;
-    if (index < 0 && spec->required)
-        return pn_fail(PN_ERR_CORRUPT, "tensor %s is missing: the file is damaged or was not converted completely",
-                       name);
-    if (index < 0) return PN_OK;
-    PN_TRY(pn_gguf_tensor(b->gguf, (uint64_t)index, &info));
-    PN_TRY(check_shape(b, spec, name, &info));
-    PN_TRY(check_type(spec, name, &info));
-    ++*n_bound;
+    return name;
+}
+
+static int bind_one(binding *b, const arch_tensor *spec, uint32_t layer, size_t *n_bound) {
+    const tensor_name name = name_of(spec->name, layer, 0);
+    int64_t *index = binding_at(b, layer, spec->slot);
+    PN_TRY(find_tensor(b, name.text, spec->shape, index));
+    if (*index < 0 && spec->required) return fail_missing(name.text);
+    *n_bound += *index >= 0;
     return PN_OK;
+}
+
+static int64_t *experts_at(const binding *b, uint32_t layer, expert_slot slot) {
+    return &b->experts[((size_t)layer * EXPERT_SLOTS + slot) * b->hp->n_expert];
+}
+
+/* One tensor for all, or one for each. */
+static int bind_experts(binding *b, uint32_t layer, expert_slot slot, size_t *n_bound) {
+    const arch_experts *spec = &b->hp->spec->experts[slot];
+    const tensor_name merged = name_of(spec->merged, layer, 0);
+    const char shape[] = { spec->shape[0], spec->shape[1], 'X', 0 };
+    int64_t *indices = experts_at(b, layer, slot), index;
+    PN_TRY(find_tensor(b, merged.text, shape, &index));
+    *n_bound += index >= 0;
+    for (uint32_t expert = 0; expert < b->hp->n_expert; expert++) {
+        const tensor_name name = name_of(spec->each, layer, expert);
+        int64_t own = index;
+        if (index < 0) PN_TRY(find_tensor(b, name.text, spec->shape, &own));
+        if (own < 0) return fail_missing(expert ? name.text : merged.text);
+        *n_bound += index < 0;
+        indices[expert] = own + 1;
+    }
+    return PN_OK;
+}
+
+static size_t n_expert_tensors(const hparams *hp) {
+    return (size_t)hp->n_layer * EXPERT_SLOTS * hp->n_expert;
 }
 
 /* Name the first tensor that no slot took: ignoring one would compute something else than the file says. */
@@ -68,6 +118,7 @@ static int refuse_unbound(const binding *b) {
     if (!bound) return pn_fail(PN_ERR_MEMORY, "load: no memory for a list of %llu tensors", (unsigned long long)n);
     for (size_t i = 0; i < (size_t)(b->hp->n_layer + 1) * SLOT_COUNT; i++)
         if (b->tensors[i] >= 0) bound[b->tensors[i]] = true;
+    for (size_t i = 0; i < n_expert_tensors(b->hp); i++) bound[b->experts[i] - 1] = true;
     uint64_t first = 0;
     while (first < n && bound[first]) first++;
     free(bound);
@@ -78,25 +129,36 @@ static int refuse_unbound(const binding *b) {
                    (int)size_min(info.name_len, 64), info.name, b->hp->spec->name);
 }
 
+static bool is_used(const arch_tensor *spec, const hparams *hp) {
+    return spec->use == USE_ALWAYS || (spec->use == USE_EXPERTS) == (hp->n_expert > 0);
+}
+
 int binding_make(binding *b, const pn_gguf *gguf, const hparams *hp) {
     *b = (binding){ .gguf = gguf, .hp = hp };
     const arch_spec *spec = hp->spec;
-    const size_t n = (size_t)(hp->n_layer + 1) * SLOT_COUNT;
+    const size_t n = (size_t)(hp->n_layer + 1) * SLOT_COUNT, n_experts = n_expert_tensors(hp);
     size_t n_bound = 0;
     b->tensors = malloc(n * sizeof *b->tensors);
-    if (!b->tensors) return pn_fail(PN_ERR_MEMORY, "load: no memory for %zu tensor slots", n);
+    b->experts = calloc(n_experts ? n_experts : 1, sizeof *b->experts);
+    if (!b->tensors || !b->experts)
+        return pn_fail(PN_ERR_MEMORY, "load: no memory for %zu tensor slots", n + n_experts);
     for (size_t i = 0; i < n; i++) b->tensors[i] = -1;
     for (size_t i = 0; i < spec->n_tensors; i++) {
-        const uint32_t n_times = spec->tensors[i].slot < SLOT_LAYER ? 1 : b->hp->n_layer;
-        for (uint32_t layer = 0; layer < n_times; layer++) PN_TRY(bind_one(b, &spec->tensors[i], layer, &n_bound));
+        const arch_tensor *tensor = &spec->tensors[i];
+        const uint32_t n_times = tensor->slot < SLOT_LAYER ? 1 : hp->n_layer;
+        for (uint32_t layer = 0; is_used(tensor, hp) && layer < n_times; layer++)
+            PN_TRY(bind_one(b, tensor, layer, &n_bound));
     }
-    if (n_bound < pn_gguf_n_tensors(b->gguf)) return refuse_unbound(b);
+    for (uint32_t layer = 0; hp->n_expert && layer < hp->n_layer; layer++)
+        for (int slot = 0; slot < EXPERT_SLOTS; slot++) PN_TRY(bind_experts(b, layer, (expert_slot)slot, &n_bound));
+    if (n_bound < pn_gguf_n_tensors(gguf)) return refuse_unbound(b);
     return PN_OK;
 }
 
 void binding_free(binding *b) {
     free(b->tensors);
-    b->tensors = NULL;
+    free(b->experts);
+    b->tensors = b->experts = NULL;
 }
 
 /* ---- reading the weights ----------------------------------------------------------------------------------- */
@@ -121,6 +183,7 @@ static const struct {
     { SLOT_FFN_GATE_UP, offsetof(layer_weights, gate), "", 'F' },
     { SLOT_FFN_GATE_UP, offsetof(layer_weights, up), "F", 'F' },
     { SLOT_FFN_DOWN, offsetof(layer_weights, down), "", 'D' },
+    { SLOT_ROUTER, offsetof(layer_weights, router), "", 'X' },
 };
 
 /* A vector of a layer is all of a slot's tensor. */
@@ -197,6 +260,27 @@ static int load_vector(loader *l, uint32_t layer, tensor_slot slot, float **out)
     return PN_OK;
 }
 
+static int load_experts(loader *l, uint32_t layer) {
+    static const size_t members[EXPERT_SLOTS] = { [EXPERT_GATE] = offsetof(expert_weights, gate),
+                                                  [EXPERT_UP] = offsetof(expert_weights, up),
+                                                  [EXPERT_DOWN] = offsetof(expert_weights, down) };
+    const hparams *hp = l->bound->hp;
+    expert_weights *experts = calloc(hp->n_expert, sizeof *experts);
+    l->model->layers[layer].experts = experts;
+    if (!experts) return pn_fail(PN_ERR_MEMORY, "load: no memory for %u experts", hp->n_expert);
+    for (int slot = 0; slot < EXPERT_SLOTS; slot++) {
+        const int64_t *indices = experts_at(l->bound, layer, (expert_slot)slot);
+        const uint64_t n_rows = arch_dim(hp, hp->spec->experts[slot].shape[1]);
+        uint64_t row = 0;
+        for (uint32_t i = 0; i < hp->n_expert; i++) {
+            row = i && indices[i] == indices[i - 1] ? row + n_rows : 0; /* the next one of a merged tensor */
+            matrix *out = (matrix *)(void *)((char *)&experts[i] + members[slot]);
+            PN_TRY(load_rows(l, indices[i] - 1, row, n_rows, out));
+        }
+    }
+    return PN_OK;
+}
+
 static int load_layer(loader *l, uint32_t layer) {
     const hparams *hp = l->bound->hp;
     layer_weights *w = &l->model->layers[layer];
@@ -209,7 +293,7 @@ static int load_layer(loader *l, uint32_t layer) {
         for (const char *letter = LAYER_MATRICES[i].before; *letter; letter++) row += arch_dim(hp, *letter);
         PN_TRY(load_rows(l, index, row, arch_dim(hp, LAYER_MATRICES[i].rows), matrix_of(w, LAYER_MATRICES[i].member)));
     }
-    return PN_OK;
+    return hp->n_expert ? load_experts(l, layer) : PN_OK;
 }
 
 static int load_rope(loader *l) {
@@ -247,7 +331,8 @@ static int load_all(loader *l) {
         PN_TRY(pn_gguf_tensor(l->bound->gguf, i, &info));
         l->total += info.size; /* no overlap within the file, so no overflow */
     }
-    PN_TRY(weight_list_init(&l->matrices, l->bound->gguf, 2 + (size_t)n_layer * PN_ARRAY_LEN(LAYER_MATRICES)));
+    const size_t most = 2 + (size_t)n_layer * PN_ARRAY_LEN(LAYER_MATRICES) + n_expert_tensors(&model->hp);
+    PN_TRY(weight_list_init(&l->matrices, l->bound->gguf, most));
     PN_TRY(load_rope(l));
     PN_TRY(load_matrix(l, SLOT_TOKEN_EMBD, 'V', &model->token_embd));
     for (uint32_t i = 0; i < n_layer; i++) PN_TRY(load_layer(l, i));
@@ -266,4 +351,5 @@ int model_load_weights(pn_model *model, const binding *b, const pn_load_params *
 
 void model_free_layer(layer_weights *w) {
     for (size_t i = 0; i < PN_ARRAY_LEN(LAYER_VECTORS); i++) free(*vector_of(w, LAYER_VECTORS[i].member));
+    free(w->experts);
 }

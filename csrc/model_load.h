@@ -10,6 +10,7 @@ typedef struct binding {
     const pn_gguf *gguf;
     const hparams *hp;
     int64_t *tensors; /* [L + 1, SLOT_COUNT] index in the file or -1; row L holds the slots that exist once */
+    int64_t *experts; /* [L, EXPERT_SLOTS, X] the same plus 1, or 0; experts of a merged tensor share its index */
 } binding;
 
 /* Find and check all tensors. Errors: CORRUPT (missing, or of another shape), UNSUPPORTED (an element type, or a tensor

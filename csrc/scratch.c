@@ -44,14 +44,17 @@ static int reserve_tokens(scratch *s, const scratch_shape *shape, size_t n_token
     s->ld_q = round_up(shape->q, GROUP_ROWS);
     s->ld_k = round_up(shape->k, GROUP_ROWS);
     s->ld_f = round_up(shape->f, GROUP_ROWS);
+    s->ld_x = round_up(shape->x, GROUP_ROWS);
     if (n_tokens <= s->n_tokens) return PN_OK;
+    const size_t expert_d = shape->x ? s->ld_d : 0;
     struct {
         float **row;
         size_t width;
     } rows[] = {
-        { &s->x, s->ld_d },           { &s->h, s->ld_d },         { &s->q, 2 * s->ld_q }, { &s->o, s->ld_q },
-        { &s->k, 2 * s->ld_k },       { &s->v, 2 * s->ld_k },     { &s->gate, s->ld_f },  { &s->up, s->ld_f },
-        { &s->cosine, shape->r / 2 }, { &s->sine, shape->r / 2 },
+        { &s->x, s->ld_d },           { &s->h, s->ld_d },         { &s->q, 2 * s->ld_q },   { &s->o, s->ld_q },
+        { &s->k, 2 * s->ld_k },       { &s->v, 2 * s->ld_k },     { &s->gate, s->ld_f },    { &s->up, s->ld_f },
+        { &s->cosine, shape->r / 2 }, { &s->sine, shape->r / 2 }, { &s->member, expert_d }, { &s->sum, expert_d },
+        { &s->shares, s->ld_x },
     };
     size_t total = 0;
     for (size_t i = 0; i < PN_ARRAY_LEN(rows); i++) total += round_up(rows[i].width * n_tokens, 16);

@@ -1,7 +1,7 @@
 /* scratch.h - the working memory of one evaluation, kept for the next one.                                (rank 6)
  *
  * T tokens of a batch, D model width, Q = heads * head size, K = key heads * head size, F feed-forward width,
- * R rotated width, V vocabulary. Row strides (ld) are rounded up to GROUP_ROWS, because products write whole groups of
+ * R rotated width, X experts, V vocabulary. Row strides (ld) are rounded up to GROUP_ROWS, because products write whole groups of
  * rows. */
 #ifndef PN_SCRATCH_H
 #define PN_SCRATCH_H
@@ -12,7 +12,7 @@
 
 /* The widths that rows need, from the model. */
 typedef struct scratch_shape {
-    size_t d, q, k, f, r, v;
+    size_t d, q, k, f, r, x, v;
 } scratch_shape;
 
 /* Tokens of one internal batch, and rows of logits that are computed at a time. */
@@ -22,12 +22,15 @@ typedef struct scratch {
     struct scratch *next;
     size_t n_tokens; /* capacity */
     size_t n_logits; /* capacity in rows */
-    size_t ld_d, ld_q, ld_k, ld_f, ld_v;
+    size_t ld_d, ld_q, ld_k, ld_f, ld_x, ld_v;
     float *x, *h;         /* [T, ld_d] residual stream; normed input, then a block's output */
     float *q, *k, *v;     /* [2, T, ld_q or ld_k] the products of two planes of activations */
     float *o;             /* [T, ld_q] attention's result */
     float *gate, *up;     /* [T, ld_f] */
     float *cosine, *sine; /* [T, R/2]  rotary angles of each token */
+    float *member;        /* [T, ld_d] with experts: the inputs of one, then what it computed */
+    float *sum;           /* [T, ld_d] with experts: what they computed together */
+    float *shares;        /* [T, ld_x] scores of experts, then shares */
     float *logits;        /* [n_logits, ld_v] */
     float *partials;      /* [n_partials]  attention's results of parts of a long cache */
     size_t n_partials;

@@ -186,7 +186,27 @@ CASES: dict[str, Case] = {
         MetadataError, ("llama.rope.scaling.factor",),
         metadata={"llama.rope.scaling.type": ("linear", STRING), "llama.rope.scaling.factor": (0.0, F32)},
     ),
-    "experts": meta("llama.expert_count", 8, U32, "expert", error=UnsupportedError),
+    "experts without a router": Case(
+        CorruptFileError, ("blk.0.ffn_gate_inp.weight",),
+        metadata={"llama.expert_count": (8, U32), "llama.expert_used_count": (2, U32)},
+    ),
+    "experts of which nobody says how many compute": Case(
+        MetadataError, ("llama.expert_used_count",), metadata={"llama.expert_count": (8, U32)}
+    ),
+    "more experts used than there are": Case(
+        MetadataError, ("llama.expert_used_count", "9", "8"),
+        metadata={"llama.expert_count": (8, U32), "llama.expert_used_count": (9, U32)},
+    ),
+    "no experts used": Case(
+        MetadataError, ("llama.expert_used_count", "0"),
+        metadata={"llama.expert_count": (8, U32), "llama.expert_used_count": (0, U32)},
+    ),
+    "2^32 - 1 experts": meta("llama.expert_count", 2**32 - 1, U32),
+    "experts where none are known": Case(
+        UnsupportedError, ("qwen3.expert_count", "8"), shape={"arch": "qwen3"}, metadata={"qwen3.expert_count": (8, U32)}
+    ),
+    "experts besides": meta("llama.expert_shared_count", 1, U32, "1", error=UnsupportedError),
+    "experts of another width": meta("llama.expert_feed_forward_length", 32, U32, "32", error=UnsupportedError),
     "a sliding window that is text": meta("llama.attention.sliding_window", "16", STRING),
     "a pattern for too few layers": meta(PATTERN, *array_of(VType.BOOL, [True]), "1", "block_count", "2"),
     "a pattern of text": meta(PATTERN, *array_of(STRING, ["a", "b"])),
@@ -519,7 +539,9 @@ def test_memory_stays_flat_over_200_models_and_conversations(tiny_model: str) ->
 
 
 @needs_true_memory
-@pytest.mark.parametrize("name", ["no output norm", "fewer tokens than rows", "a rotation factor of zero", "experts"])
+@pytest.mark.parametrize(
+    "name", ["no output norm", "fewer tokens than rows", "a rotation factor of zero", "no experts used"]
+)
 def test_memory_stays_flat_over_200_refusals(tmp_path: Path, name: str) -> None:
     """Refused early, in the middle and late; the template is long, so that a forgotten header would show."""
     case = CASES[name]

@@ -47,7 +47,7 @@ C_RANKS: list[tuple[int, str, str]] = [
     (5, "tokenizer arch arch_read", "text to ids; hyper-parameters"),
     (5, "matmul matmul_pack", "packed weights and their products"),
     (6, "kv scratch", "a conversation's cache; working memory"),
-    (6, "rope", "rotary positions"),
+    (6, "rope experts", "rotary positions; the choice of experts"),
     (6, "weights", "matrices of a file to one block of packed ones"),
     (7, "attention", "queries over the cache"),
     (8, "model model_load", "a file's weights, checked and packed"),
