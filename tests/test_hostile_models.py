@@ -203,7 +203,8 @@ CASES: dict[str, Case] = {
     ),
     "2^32 - 1 experts": meta("llama.expert_count", 2**32 - 1, U32),
     "experts where none are known": Case(
-        UnsupportedError, ("qwen3.expert_count", "8"), shape={"arch": "qwen3"}, metadata={"qwen3.expert_count": (8, U32)}
+        UnsupportedError, ("qwen3.expert_count", "8"), shape={"arch": "qwen3"},
+        metadata={"qwen3.expert_count": (8, U32)},
     ),
     "experts besides": meta("llama.expert_shared_count", 1, U32, "1", error=UnsupportedError),
     "experts of another width": meta("llama.expert_feed_forward_length", 32, U32, "32", error=UnsupportedError),

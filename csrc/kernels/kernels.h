@@ -170,7 +170,7 @@ typedef struct kernel_set {
     void (*quantize_rest)(const float *x, size_t k, const int8_t *q, const float *d, float *rest);
 
     /* out[i] = (x[i] * s) * w[i], s = 1 / sqrt(sum / n + eps). The sum of squares: 8 lanes from +0, element i into lane
-     * i % 8 in order, lanes added as ((0+4) + (2+6)) + ((1+5) + (3+7)). RMSNorm, arXiv:1910.07467. */
+     * i % 8 in order, lanes added as ((0+4) + (2+6)) + ((1+5) + (3+7)). RMSNorm, arXiv:1910.07467. out may be x. */
     void (*rms_norm)(const float *x, const float *w, float *out, size_t n, float eps);
 
     /* out[i] = (gate[i] / (1 + exp(-gate[i]))) * up[i], exp = exp_f32. SwiGLU, arXiv:2002.05202. out may be gate. */
