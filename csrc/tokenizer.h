@@ -1,4 +1,4 @@
-/* tokenizer.h - text to token ids and back, from a file's metadata; the public calls are in pantheon.h.   (rank 5)
+/* tokenizer.h - text to token ids and back, from a file's metadata; the public calls are in pantheon.h.   (rank 6)
  *
  * What pantheon.h leaves open:
  *   - Text is any bytes. A byte that begins no well-formed UTF-8 is a character by itself, neither letter, number nor

@@ -1,0 +1,66 @@
+/* tokenizer_kinds.h - what tokenizer.c and the files of the kinds of vocabulary share.                  (rank 5)
+ *
+ * For tokenizer*.c alone. A kind is what tokenizer.ggml.model names; to add one, write tokenizer_NAME.c, declare its
+ * functions here and add its row to the table in tokenizer.c. */
+#ifndef PN_TOKENIZER_KINDS_H
+#define PN_TOKENIZER_KINDS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "bpe.h"
+#include "common.h"
+#include "gguf.h"
+#include "pantheon.h"
+#include "pretokenize.h"
+#include "special.h"
+#include "vocab.h"
+
+/* Names in messages come from the file: show this much of them. */
+#define TOKENIZER_SHOWN(len) ((int)size_min(len, 80))
+
+/* One call of pn_tokenize. */
+typedef struct tokenizer_run {
+    const pn_tokenizer *tokenizer;
+    const uint8_t *text;
+    uint32_t *ids; /* [cap] */
+    size_t cap;
+    size_t n; /* ids that the text has so far; those from cap on are only counted */
+    bpe_scratch scratch;
+    special_matches matches;
+} tokenizer_run;
+
+/* What tokenizer.ggml.model chooses. */
+typedef struct tokenizer_kind {
+    const char *name;
+    /* Read the vocabulary and `unknown`, and what the kind needs. After a failure the tokenizer is freed as it is. */
+    int (*build)(pn_tokenizer *tokenizer, const pn_gguf *gguf, uint64_t seed);
+    /* Encode text[from, to), which holds no control token. */
+    int (*encode)(tokenizer_run *run, size_t from, size_t to);
+} tokenizer_kind;
+
+struct pn_tokenizer {
+    const tokenizer_kind *kind;
+    vocab vocab;
+    special *specials;
+    int64_t bos, eos, unknown; /* -1: none */
+    bool add_bos;
+    uint32_t *stop_ids; /* [n_stop_ids] ascending */
+    size_t n_stop_ids;
+    /* Byte-level merging: */
+    const pretokenize_rule *rule;
+    bpe *merges;
+    uint32_t byte_ids[256]; /* VOCAB_NONE: no token, refuse */
+};
+
+/* The token id under a key, -1 if the file does not have the key; tokenizer->vocab was read. Errors: METADATA. */
+int tokenizer_read_id(const pn_tokenizer *tokenizer, const pn_gguf *gguf, const char *key, int64_t *id);
+/* Append an id to what the call has so far. */
+void tokenizer_emit(tokenizer_run *run, uint32_t id);
+
+/* tokenizer_gpt2.c */
+int tokenizer_build_gpt2(pn_tokenizer *tokenizer, const pn_gguf *gguf, uint64_t seed);
+int tokenizer_encode_gpt2(tokenizer_run *run, size_t from, size_t to);
+
+#endif
