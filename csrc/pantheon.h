@@ -166,11 +166,13 @@ void pn_tokenizer_free(pn_tokenizer *tokenizer);
 enum {
     PN_ENCODE_SPECIAL = 1, /* control and user-defined tokens spelled in the text become their ids */
     PN_ENCODE_BOS = 2,     /* put the file's BOS in front if the file asks for one                 */
+    PN_ENCODE_EOS = 4,     /* put the file's EOS at the end if the file asks for one               */
 };
 
 /* Text bytes [0, len) to ids. Returns the number of ids that the text has and writes the first `cap` of them; call
- * with cap 0 to count. `ids` may be NULL if cap is 0. Never more than len + 1 ids. With PN_ENCODE_SPECIAL |
- * PN_ENCODE_BOS a text that begins with the spelled BOS gets no second one. Returns -status on failure. */
+ * with cap 0 to count. `ids` may be NULL if cap is 0. Never more than 3 * len + 8 ids: seldom more than len + 2, but
+ * normalization makes some texts longer. With PN_ENCODE_SPECIAL a text that begins with the spelled BOS (ends with the
+ * spelled EOS) gets no second one. Returns -status on failure. */
 int64_t pn_tokenize(const pn_tokenizer *tokenizer, const char *text, size_t len, int flags, uint32_t *ids, size_t cap);
 /* The bytes of a token: for ordinary tokens the bytes that it stands for, for control tokens their spelling.
  * Borrowed from the tokenizer. NULL (PN_ERR_ARGUMENT) if id >= n_vocab. *len may be 0. */
@@ -183,7 +185,9 @@ uint32_t pn_tokenizer_n_vocab(const pn_tokenizer *tokenizer);
 /* -1 where the file names none. */
 int64_t pn_tokenizer_bos(const pn_tokenizer *tokenizer);
 int64_t pn_tokenizer_eos(const pn_tokenizer *tokenizer);
+/* What the file asks for; where it does not say, what the reference tokenizer of its kind does. */
 bool pn_tokenizer_add_bos(const pn_tokenizer *tokenizer);
+bool pn_tokenizer_add_eos(const pn_tokenizer *tokenizer);
 /* The ids that end a reply (eos, eot and eom of the file, ascending, unique). Returns how many there are and writes
  * the first `cap`. */
 int pn_tokenizer_stop_ids(const pn_tokenizer *tokenizer, uint32_t *ids, int cap);

@@ -1,10 +1,11 @@
 /* tokenizer.c - text to token ids and back, from a file's metadata.                                  (rank 6)
  *
- * What all kinds of vocabulary share: the keys for roles, the control tokens, the public calls. How text without control
- * tokens becomes ids is up to the kind: one file each, one row each in the table below (tokenizer_kinds.h).
+ * What all kinds of vocabulary share: the keys for roles, the control tokens, the public calls. How text without
+ * control tokens becomes ids is up to the kind: one file each, one row each in the table below (tokenizer_kinds.h).
  * A tokenizer never changes after tokenizer_new; a call's working memory is in its tokenizer_run. */
 #include "tokenizer.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -88,14 +89,23 @@ static int tokenizer_read_stop_ids(pn_tokenizer *tokenizer, const pn_gguf *gguf)
     return PN_OK;
 }
 
+/* Whether encoding adds the token `id`. *add holds what the kind does where the file does not say. */
+static int tokenizer_read_add(const pn_gguf *gguf, const char *what, const char *role, int64_t id, bool *add) {
+    char key[64];
+    bool asked = false, present = false;
+    snprintf(key, sizeof key, "tokenizer.ggml.add_%s_token", role);
+    PN_TRY(gguf_get_bool(gguf, key, &asked, &present));
+    if (asked && id < 0)
+        return pn_fail(PN_ERR_METADATA, "%s: asks for %s, but tokenizer.ggml.%s_token_id is missing", key, what, role);
+    *add = present ? asked : *add && id >= 0;
+    return PN_OK;
+}
+
 static int tokenizer_read_roles(pn_tokenizer *tokenizer, const pn_gguf *gguf) {
-    bool present = false;
     PN_TRY(tokenizer_read_id(tokenizer, gguf, "tokenizer.ggml.bos_token_id", &tokenizer->bos));
     PN_TRY(tokenizer_read_id(tokenizer, gguf, "tokenizer.ggml.eos_token_id", &tokenizer->eos));
-    PN_TRY(gguf_get_bool(gguf, "tokenizer.ggml.add_bos_token", &tokenizer->add_bos, &present));
-    if (tokenizer->add_bos && tokenizer->bos < 0)
-        return pn_fail(PN_ERR_METADATA,
-                       "tokenizer.ggml.add_bos_token: asks for a BOS, but tokenizer.ggml.bos_token_id is missing");
+    PN_TRY(tokenizer_read_add(gguf, "a BOS", "bos", tokenizer->bos, &tokenizer->add_bos));
+    PN_TRY(tokenizer_read_add(gguf, "an EOS", "eos", tokenizer->eos, &tokenizer->add_eos));
     return tokenizer_read_stop_ids(tokenizer, gguf);
 }
 
@@ -166,6 +176,7 @@ void pn_tokenizer_free(pn_tokenizer *tokenizer) {
     vocab_free(&tokenizer->vocab);
     special_free(tokenizer->specials);
     bpe_free(tokenizer->merges);
+    vocab_whole_free(tokenizer->whole);
     free(tokenizer->stop_ids);
     free(tokenizer);
 }
@@ -185,23 +196,28 @@ static int tokenizer_encode(tokenizer_run *run, size_t len, int flags) {
     const bool has_bos = found && match.pos == 0 && (int64_t)match.id == tokenizer->bos;
     if (flags & PN_ENCODE_BOS && tokenizer->add_bos && !has_bos) tokenizer_emit(run, (uint32_t)tokenizer->bos);
     size_t at = 0;
+    bool has_eos = false;
     for (; found; found = special_next(&run->matches, at, &match)) {
         PN_TRY(tokenizer->kind->encode(run, at, match.pos));
         tokenizer_emit(run, match.id);
         at = match.pos + match.len;
+        has_eos = at == len && (int64_t)match.id == tokenizer->eos;
     }
-    return tokenizer->kind->encode(run, at, len);
+    PN_TRY(tokenizer->kind->encode(run, at, len));
+    if (flags & PN_ENCODE_EOS && tokenizer->add_eos && !has_eos) tokenizer_emit(run, (uint32_t)tokenizer->eos);
+    return PN_OK;
 }
 
 int64_t pn_tokenize(const pn_tokenizer *tokenizer, const char *text, size_t len, int flags, uint32_t *ids, size_t cap) {
     if ((!text && len) || (!ids && cap)) return -pn_fail(PN_ERR_ARGUMENT, "pn_tokenize: NULL with a length");
-    if (flags & ~(PN_ENCODE_SPECIAL | PN_ENCODE_BOS))
+    if (flags & ~(PN_ENCODE_SPECIAL | PN_ENCODE_BOS | PN_ENCODE_EOS))
         return -pn_fail(PN_ERR_ARGUMENT, "pn_tokenize: unknown flags %#x", (unsigned)flags);
     /* An empty text may come as NULL, to which no offset may be added. */
     const char *const bytes = text ? text : "";
     tokenizer_run run = { .tokenizer = tokenizer, .text = (const uint8_t *)bytes, .ids = ids, .cap = cap };
     const int status = tokenizer_encode(&run, len, flags);
     bpe_scratch_free(&run.scratch);
+    normalize_scratch_free(&run.normalized);
     special_matches_free(&run.matches);
     return status == PN_OK ? (int64_t)run.n : -status;
 }
@@ -241,6 +257,10 @@ int64_t pn_tokenizer_eos(const pn_tokenizer *tokenizer) {
 
 bool pn_tokenizer_add_bos(const pn_tokenizer *tokenizer) {
     return tokenizer->add_bos;
+}
+
+bool pn_tokenizer_add_eos(const pn_tokenizer *tokenizer) {
+    return tokenizer->add_eos;
 }
 
 int pn_tokenizer_stop_ids(const pn_tokenizer *tokenizer, uint32_t *ids, int cap) {

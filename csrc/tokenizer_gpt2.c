@@ -21,7 +21,7 @@ static int tokenizer_find_rule(pn_tokenizer *tokenizer, const pn_gguf *gguf) {
     const char *pre = NULL;
     size_t len = 0;
     bool present = false;
-    char known[160];
+    char known[256];
     pretokenize_names(known, sizeof known);
     PN_TRY(gguf_get_str(gguf, "tokenizer.ggml.pre", &pre, &len, &present));
     if (!present)
@@ -32,6 +32,7 @@ static int tokenizer_find_rule(pn_tokenizer *tokenizer, const pn_gguf *gguf) {
     if (!tokenizer->rule)
         return pn_fail(PN_ERR_UNSUPPORTED, "tokenizer.ggml.pre: \"%.*s\" is not supported (known: %s)",
                        TOKENIZER_SHOWN(len), pre, known);
+    tokenizer->add_bos = tokenizer->rule->add_bos;
     return PN_OK;
 }
 
@@ -119,45 +120,65 @@ int tokenizer_build_gpt2(pn_tokenizer *tokenizer, const pn_gguf *gguf, uint64_t 
     PN_TRY(tokenizer_find_rule(tokenizer, gguf));
     vocab_index index = { 0 };
     int status = vocab_read(gguf, seed, &tokenizer->vocab, &index);
-    if (status == PN_OK) status = tokenizer_read_id(tokenizer, gguf, "tokenizer.ggml.unknown_token_id", &tokenizer->unknown);
+    if (status == PN_OK)
+        status = tokenizer_read_id(tokenizer, gguf, "tokenizer.ggml.unknown_token_id", &tokenizer->unknown);
     if (status == PN_OK) tokenizer_find_bytes(tokenizer, &index);
     if (status == PN_OK) status = tokenizer_read_merges(tokenizer, gguf, &index, seed);
+    if (status == PN_OK && tokenizer->rule->whole)
+        status = vocab_whole_new(&tokenizer->vocab, &index, seed, &tokenizer->whole);
     vocab_index_free(&index);
     return status;
 }
 
 /* ---- Encoding ---- */
 
-/* text[from, to), one pre-token, to symbols in the scratch; returns how many in *n (bytes may be left out). */
-static int tokenizer_load_symbols(tokenizer_run *run, size_t from, size_t to, size_t *n) {
-    PN_TRY(bpe_reserve(&run->scratch, to - from));
+/* piece[0, len), at `offset` of its text, to symbols in the scratch; *n is how many (bytes may be left out). */
+static int tokenizer_load_symbols(tokenizer_run *run, const uint8_t *piece, size_t len, size_t offset, size_t *n) {
+    PN_TRY(bpe_reserve(&run->scratch, len));
     uint32_t *const ids = run->scratch.ids;
     size_t used = 0;
-    for (size_t at = from; at < to; at++) {
-        const uint32_t id = run->tokenizer->byte_ids[run->text[at]];
+    for (size_t at = 0; at < len; at++) {
+        const uint32_t id = run->tokenizer->byte_ids[piece[at]];
         if (id < TOKENIZER_LEFT_OUT) {
             ids[used++] = id;
         } else if (id == VOCAB_NONE) {
             return pn_fail(PN_ERR_ARGUMENT,
                            "tokenizer: byte 0x%02X at offset %zu of the text has no token in this vocabulary, and the "
                            "file names no unknown token; leave the byte out",
-                           run->text[at], at);
+                           piece[at], offset + at);
         }
     }
     *n = used;
     return PN_OK;
 }
 
-int tokenizer_encode_gpt2(tokenizer_run *run, size_t from, size_t to) {
+static int tokenizer_encode_piece(tokenizer_run *run, const uint8_t *piece, size_t len, size_t offset) {
     const pn_tokenizer *const tokenizer = run->tokenizer;
-    /* The rule sees the part as a whole text: the reference splits each part between control tokens by itself. */
-    const uint8_t *const part = run->text + from;
-    for (size_t at = 0, len = to - from; at < len;) {
-        const size_t end = tokenizer->rule->next(part, len, at);
-        size_t n = 0;
-        PN_TRY(tokenizer_load_symbols(run, from + at, from + end, &n));
-        n = bpe_merge(tokenizer->merges, &run->scratch, n);
-        for (size_t i = 0; i < n; i++) tokenizer_emit(run, run->scratch.ids[i]);
+    if (tokenizer->whole) {
+        const uint32_t id = vocab_whole_find(tokenizer->whole, piece, len);
+        if (id != VOCAB_NONE) {
+            tokenizer_emit(run, id);
+            return PN_OK;
+        }
+    }
+    size_t n = 0;
+    PN_TRY(tokenizer_load_symbols(run, piece, len, offset, &n));
+    n = bpe_merge(tokenizer->merges, &run->scratch, n);
+    for (size_t i = 0; i < n; i++) tokenizer_emit(run, run->scratch.ids[i]);
+    return PN_OK;
+}
+
+/* The rule sees the part as a whole text: the reference normalizes and splits each part between control tokens by
+ * itself. */
+int tokenizer_encode_gpt2(tokenizer_run *run, size_t from, size_t to) {
+    const pretokenize_rule *const rule = run->tokenizer->rule;
+    const uint8_t *part = run->text + from;
+    size_t len = to - from;
+    if (rule->nfc) PN_TRY(normalize_nfc(&run->normalized, part, len, &part, &len));
+    pretokenize_cursor cursor = { { 0 } };
+    for (size_t at = 0; at < len;) {
+        const size_t end = pretokenize_next(rule, &cursor, part, len, at);
+        PN_TRY(tokenizer_encode_piece(run, part + at, end - at, from + at));
         at = end;
     }
     return PN_OK;

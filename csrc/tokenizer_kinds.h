@@ -12,10 +12,12 @@
 #include "bpe.h"
 #include "common.h"
 #include "gguf.h"
+#include "normalize.h"
 #include "pantheon.h"
 #include "pretokenize.h"
 #include "special.h"
 #include "vocab.h"
+#include "vocab_whole.h"
 
 /* Names in messages come from the file: show this much of them. */
 #define TOKENIZER_SHOWN(len) ((int)size_min(len, 80))
@@ -28,6 +30,7 @@ typedef struct tokenizer_run {
     size_t cap;
     size_t n; /* ids that the text has so far; those from cap on are only counted */
     bpe_scratch scratch;
+    normalize_scratch normalized;
     special_matches matches;
 } tokenizer_run;
 
@@ -45,12 +48,13 @@ struct pn_tokenizer {
     vocab vocab;
     special *specials;
     int64_t bos, eos, unknown; /* -1: none */
-    bool add_bos;
-    uint32_t *stop_ids; /* [n_stop_ids] ascending */
+    bool add_bos, add_eos;     /* what the file asks for; the kind sets what holds where it does not say */
+    uint32_t *stop_ids;        /* [n_stop_ids] ascending */
     size_t n_stop_ids;
     /* Byte-level merging: */
     const pretokenize_rule *rule;
     bpe *merges;
+    vocab_whole *whole;     /* NULL: pieces are always merged        */
     uint32_t byte_ids[256]; /* VOCAB_NONE: no token, refuse */
 };
 

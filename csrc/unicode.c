@@ -47,7 +47,7 @@ uint8_t unicode_props(uint32_t code) {
     return UNICODE_BLOCKS[(size_t)UNICODE_INDEX[code >> 7] * 128 + (code & 127)];
 }
 
-size_t unicode_step(const uint8_t *text, size_t len, uint8_t *props) {
+size_t unicode_step_any(const uint8_t *text, size_t len, uint8_t *props) {
     uint32_t code = 0;
     const size_t n = unicode_decode(text, len, &code);
     *props = n ? unicode_props(code) : UNICODE_OTHER;

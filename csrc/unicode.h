@@ -6,6 +6,7 @@
 #ifndef PN_UNICODE_H
 #define PN_UNICODE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -58,7 +59,30 @@ typedef enum unicode_category {
 size_t unicode_decode(const uint8_t *text, size_t len, uint32_t *code);
 /* Properties of a code point; those of an unassigned one above U+10FFFF. */
 uint8_t unicode_props(uint32_t code);
+/* Properties of the code points below 128. */
+extern const uint8_t unicode_ascii[128];
+/* unicode_step for any first byte. */
+size_t unicode_step_any(const uint8_t *text, size_t len, uint8_t *props);
+
 /* Bytes of the character at text[0, len), len >= 1 (1 where nothing well-formed begins), and its properties. */
-size_t unicode_step(const uint8_t *text, size_t len, uint8_t *props);
+static inline size_t unicode_step(const uint8_t *text, size_t len, uint8_t *props) {
+    if (text[0] >= 0x80) return unicode_step_any(text, len, props);
+    *props = unicode_ascii[text[0]];
+    return 1;
+}
+
+static inline unicode_category unicode_category_of(uint8_t props) {
+    return (unicode_category)(props >> UNICODE_CATEGORY_SHIFT);
+}
+/* General categories M*, P*, S*. */
+static inline bool unicode_is_mark(uint8_t props) {
+    return unicode_category_of(props) >= UNICODE_MN && unicode_category_of(props) <= UNICODE_ME;
+}
+static inline bool unicode_is_punctuation(uint8_t props) {
+    return unicode_category_of(props) >= UNICODE_PC && unicode_category_of(props) <= UNICODE_PO;
+}
+static inline bool unicode_is_symbol(uint8_t props) {
+    return unicode_category_of(props) >= UNICODE_SM && unicode_category_of(props) <= UNICODE_SO;
+}
 
 #endif

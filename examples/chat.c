@@ -49,8 +49,9 @@ static void add_control(turn *t, const char *spelling) {
 
 static void add_text(turn *t, const char *text) {
     const size_t len = strlen(text);
-    reserve(t, len + 1); /* never more tokens than that */
-    const int64_t n = pn_tokenize(t->tokenizer, text, len, 0, t->ids + t->n, len + 1);
+    const size_t most = 3 * len + 8; /* never more tokens than that */
+    reserve(t, most);
+    const int64_t n = pn_tokenize(t->tokenizer, text, len, 0, t->ids + t->n, most);
     if (n < 0) fail("tokenize");
     t->n += (size_t)n;
 }

@@ -398,7 +398,7 @@ def quantize(
 # ---- Tokenizer ----------------------------------------------------------------------------------------------------
 
 ENCODE_SPECIAL = int(lib.PN_ENCODE_SPECIAL)
-ENCODE_BOS = int(lib.PN_ENCODE_BOS)
+ENCODE_BOS, ENCODE_EOS = int(lib.PN_ENCODE_BOS), int(lib.PN_ENCODE_EOS)
 TOKEN_CONTROL = 3
 
 
@@ -427,6 +427,7 @@ class TokenizerFacts(NamedTuple):
     bos: int | None
     eos: int | None
     add_bos: bool
+    add_eos: bool
     stop_ids: tuple[int, ...]
 
 
@@ -442,19 +443,23 @@ def tokenizer_facts(tokenizer: AnyTokenizer) -> TokenizerFacts:
             bos if bos >= 0 else None,
             eos if eos >= 0 else None,
             bool(lib.pn_tokenizer_add_bos(pointer)),
+            bool(lib.pn_tokenizer_add_eos(pointer)),
             tuple(int(stop[i]) for i in range(n_stop)),
         )
 
 
 def tokenize(tokenizer: AnyTokenizer, text: bytes, flags: int) -> IdBuffer:
     """Ids of `text`, which may hold NUL and invalid UTF-8."""
-    ids = array(ID_CODE, bytes(4 * (len(text) + 1)))  # the header promises that no text has more
-    with tokenizer as pointer:
-        data = ffi.from_buffer("char[]", text)
-        n = int(lib.pn_tokenize(pointer, data, len(text), flags, ffi.from_buffer("uint32_t[]", ids, True), len(ids)))
-    if n < 0:
-        raise _last_error(-n)
-    return ids[:n]
+    n = len(text) + 2  # few texts have more
+    while True:
+        ids = array(ID_CODE, bytes(4 * n))
+        out = ffi.from_buffer("uint32_t[]", ids, True)
+        with tokenizer as pointer:
+            n = int(lib.pn_tokenize(pointer, ffi.from_buffer("char[]", text), len(text), flags, out, len(ids)))
+        if n < 0:
+            raise _last_error(-n)
+        if n <= len(ids):
+            return ids[:n]
 
 
 def token_piece(tokenizer: AnyTokenizer, token: int) -> bytes:

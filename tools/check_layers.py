@@ -27,12 +27,14 @@ from pathlib import Path
 # Rank and files (without suffix) of csrc/, the order of the data's way.
 C_RANKS: list[tuple[int, str, str]] = [
     (0, "common status pantheon", "checked arithmetic, the thread's last failure, the public API"),
-    (1, "map unicode unicode_tables", "a path to bytes; bytes to characters"),
+    (1, "map unicode unicode_tables normalize_tables", "a path to bytes; bytes to characters"),
     (1, "lookup pace", "the last ids' earlier places, a guess; whether it is worth a try"),
     (1, "dtype_blocks dtype_rows", "what a block of each element type is; the functions behind their table"),
     (2, "dtype dtype_float dtype_block32 dtype_k dtype_k_write", "the table of element types; rows to floats and back"),
-    (2, "pretokenize sniff", "text to pieces; what a file is that is not GGUF"),
+    (2, "sniff", "what a file is that is not GGUF"),
+    (2, "normalize pretokenize_stages", "text to normalization form C; what splitters share"),
     (2, "settle", "a block of memory moves into huge pages"),
+    (3, "pretokenize pretokenize_words pretokenize_sets", "text to pieces"),
     (3, "gguf gguf_get cpu threads mathf", "a validated file; the machine; exp, sin and cos of our own"),
     (4, "kernels/kernels kernels/blocks kernels/dispatch", "the contract of the inner loops; which file of them runs"),
     (
@@ -42,7 +44,7 @@ C_RANKS: list[tuple[int, str, str]] = [
         "the inner loops, by instruction set",
     ),
     (4, "bandwidth", "how fast the machine reads memory"),
-    (4, "bpe spm special vocab", "pieces to ids; control tokens; the vocabulary"),
+    (4, "bpe spm special vocab vocab_whole", "pieces to ids; control tokens; the vocabulary"),
     (4, "quantize quantize_mix quantize_sink", "GGUF to GGUF; which type a tensor gets; a file whole or absent"),
     (5, "tokenizer_kinds arch arch_read", "what kinds of vocabulary share; hyper-parameters"),
     (5, "matmul matmul_pack", "packed weights and their products"),

@@ -35,20 +35,26 @@ class Tokenizer:
         """
         return cls(_native.TokenizerHandle(path))
 
-    def encode(self, text: str | bytes, *, special: bool = False, bos: bool = False) -> _native.Ids:
+    def encode(
+        self, text: str | bytes, *, special: bool = False, bos: bool = False, eos: bool = False
+    ) -> _native.Ids:
         """The ids of `text` as uint32[n]; the text may hold NUL, and bytes may be any bytes.
 
         special: control tokens spelled in the text become their ids (else they are ordinary text).
         bos: put the beginning-of-sequence id in front, if the file asks for one.
+        eos: put the end-of-sequence id at the end, if the file asks for one (for whole documents, never for prompts).
         Raises ArgumentError (a ValueError) for a str with a lone surrogate, naming its index.
         """
         import numpy as np
 
-        return np.array(self.encode_buffer(text, special=special, bos=bos), np.uint32)
+        return np.array(self.encode_buffer(text, special=special, bos=bos, eos=eos), np.uint32)
 
-    def encode_buffer(self, text: str | bytes, *, special: bool = False, bos: bool = False) -> _native.IdBuffer:
+    def encode_buffer(
+        self, text: str | bytes, *, special: bool = False, bos: bool = False, eos: bool = False
+    ) -> _native.IdBuffer:
         """encode() as an array.array, for callers that do without numpy."""
         flags = (_native.ENCODE_SPECIAL if special else 0) | (_native.ENCODE_BOS if bos else 0)
+        flags |= _native.ENCODE_EOS if eos else 0
         return _native.tokenize(self._handle, _native.text_bytes(text), flags)
 
     def decode(self, ids: Sequence[int] | npt.ArrayLike, *, special: bool = True) -> str:
@@ -95,6 +101,11 @@ class Tokenizer:
     def add_bos(self) -> bool:
         """True if the file asks for the beginning-of-sequence id in front of a text."""
         return self._facts.add_bos
+
+    @property
+    def add_eos(self) -> bool:
+        """True if the file asks for the end-of-sequence id at the end of a text."""
+        return self._facts.add_eos
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
