@@ -35,9 +35,7 @@ class Tokenizer:
         """
         return cls(_native.TokenizerHandle(path))
 
-    def encode(
-        self, text: str | bytes, *, special: bool = False, bos: bool = False, eos: bool = False
-    ) -> _native.Ids:
+    def encode(self, text: str | bytes, *, special: bool = False, bos: bool = False, eos: bool = False) -> _native.Ids:
         """The ids of `text` as uint32[n]; the text may hold NUL, and bytes may be any bytes.
 
         special: control tokens spelled in the text become their ids (else they are ordinary text).
