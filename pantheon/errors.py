@@ -112,7 +112,15 @@ class ClosedError(PantheonError):
 
 
 class ChatTemplateError(PantheonError):
-    """A chat template is missing, cannot be compiled, refuses the messages, or is not one that we can follow."""
+    """A chat template is missing, cannot be compiled, or refuses the messages.
+
+    `index` is that of the message at fault, and `sentence` what the template itself says, where they are known.
+    """
+
+    def __init__(self, message: str, *, index: int | None = None, sentence: str | None = None) -> None:
+        super().__init__(message)
+        self.index = index
+        self.sentence = sentence
 
 
 class BenchmarkError(PantheonError):

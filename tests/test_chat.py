@@ -133,7 +133,7 @@ def test_earlier_messages_can_be_given_as_mappings(model: pantheon.Model) -> Non
     chat = model.chat("s", messages=given_messages)
     assert chat.messages == [Message("system", "s"), Message("user", "a"), Message("assistant", "b")]
     extra = {"role": "user", "content": "a", "x": 1}
-    for bad in ([{"role": "tool", "content": "a"}], [{"role": "user"}], [extra], [3]):
+    for bad in ([{"role": "function", "content": "a"}], [{"role": "user"}], [extra], [3]):
         with pytest.raises(ArgumentError, match="message 0"):
             model.chat(messages=bad)  # type: ignore[arg-type]
 

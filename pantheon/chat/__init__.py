@@ -1,15 +1,21 @@
 """Chats: from messages to the ids that the model reads, and back to replies.
 
-    messages  what is said                     templates  how a model wants it written (sandbox: Jinja in a box)
-    segments  control tokens apart from text   session    the running conversation
+    messages   what is said                            styles    the built-in formats
+    templates  any Jinja template rendered             sandbox   Jinja in a box (limits: what it may spend)
+    origin     text that knows where it is from        segments  control tokens apart from text, text to ids
+    choice     which format a model's chats have       format    messages to a prompt, in that format
+    session    the running conversation
 
 Rank 4: imports errors and the engine.
 """
 
+from pantheon.chat.choice import format_first, format_turn
+from pantheon.chat.format import ChatFormat
 from pantheon.chat.messages import Message
-from pantheon.chat.segments import Kept, Segment, Special, Text, encode, join
+from pantheon.chat.segments import Kept, Prompt, Segment, Special, Text, encode, join
 from pantheon.chat.session import Chat
-from pantheon.chat.templates import STYLES, ChatFormat, Style, detect_style, render
+from pantheon.chat.styles import STYLES, Style, detect_style, style_from_arch
+from pantheon.chat.templates import render
 
 __all__ = [
     "STYLES",
@@ -17,12 +23,16 @@ __all__ = [
     "ChatFormat",
     "Kept",
     "Message",
+    "Prompt",
     "Segment",
     "Special",
     "Style",
     "Text",
     "detect_style",
     "encode",
+    "format_first",
+    "format_turn",
     "join",
     "render",
+    "style_from_arch",
 ]

@@ -1,27 +1,38 @@
-"""A prompt in pieces, control tokens kept apart from text, and the pieces as token ids.
+"""A prompt in pieces, control tokens kept apart from text, each piece with its origin; and the pieces as token ids.
 
-Rank 4: imports errors and the engine's Tokenizer.
+Rank 4: imports errors, the engine's Tokenizer, and its siblings.
 
 The one thing to know first: safety is a type here. Only a `Special` is ever looked up as a control token, and only
-templates make them; whatever a message says travels in a `Text` and stays text.
+`ControlTokens.split` makes them, out of characters that came from the template one and all. Whatever a message says
+travels in a `Text` and stays text. Texts that follow each other are encoded as one, so that tokens merge across the
+border of template and message exactly as in the joined text.
 """
 
 from __future__ import annotations
 
+import re
 from array import array
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
 from pantheon._arrays import ID_CODE, IdBuffer, Ids
+from pantheon.chat.origin import TEMPLATE, runs_of
 from pantheon.engine.tokenizer import Tokenizer
 from pantheon.errors import ChatTemplateError
+
+Origin = Literal["template", "system", "user", "assistant", "tool", "data"]
+"""Whose characters they are. data: the caller's, but of no message, or no longer known of which."""
+
+_WHITE = re.compile(r"[^\S\x1c-\x1f]*")  # white space as Unicode has it; Python counts four separators more
 
 
 @dataclass(frozen=True, slots=True)
 class Special:
-    """A control token, by its exact text."""
+    """A control token, by its exact text; `id` where it is known already."""
 
     text: str
+    id: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +40,9 @@ class Text:
     """Ordinary text, of the template or of a message. It never becomes a control token."""
 
     text: str
+    origin: Origin = "template"
+    message: int | None = None
+    """The index in the conversation of the message that it stands in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +51,52 @@ class Kept:
 
     text: str
     ids: tuple[int, ...]
+    message: int | None = None
 
 
 Segment = Special | Text | Kept
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What one text that the template was given is part of."""
+
+    origin: Origin
+    message: int | None = None
+    kept: Kept | None = None
+    """If the text comes out of the template as it went in, this takes its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of a prompt that was encoded at once."""
+
+    segments: slice
+    """Of Prompt.segments: one Special, one Kept, or neighbouring Texts."""
+    ids: slice
+    """Of Prompt.ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What the model reads, as text and as the ids that it gets: the spans, in order, cover both without gaps."""
+
+    segments: tuple[Segment, ...]
+    ids: IdBuffer
+    spans: tuple[Span, ...]
+
+    @property
+    def text(self) -> str:
+        """The whole prompt, as the chat template printed it (and a beginning of sequence, if that was added)."""
+        return join(self.segments)
+
+
 def join(segments: Iterable[Segment]) -> str:
     """The text of all segments, as a chat template would print it."""
     return "".join(segment.text for segment in segments)
+
+
+# ---- Control tokens -----------------------------------------------------------------------------------------------
 
 
 def special_id(tokenizer: Tokenizer, text: str) -> int:
@@ -58,33 +110,127 @@ def special_id(tokenizer: Tokenizer, text: str) -> int:
     return token
 
 
+class ControlTokens:
+    """The control and user-defined tokens of one vocabulary, as they stand in the texts of one template.
+
+    A template says the same few texts again and again, so what is found is remembered.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self._found: dict[str, tuple[Segment, ...]] = {}
+        self._swallowing: dict[int, bool] = {}
+
+    def split(self, text: str) -> tuple[Segment, ...]:
+        """A text of the template in Specials and Texts: leftmost first, of those the longest, as the tokenizer says."""
+        found = self._found.get(text)
+        if found is None:
+            found = tuple(self._find(text))
+            if len(self._found) < 1000 and len(text) < 10_000:
+                self._found[text] = found
+        return found
+
+    def _find(self, text: str) -> Iterable[Segment]:
+        at = 0
+        for token in self.tokenizer.encode_buffer(text, special=True):
+            piece = self.tokenizer.piece(token)
+            if self.tokenizer.token_id(piece) != token:
+                continue
+            name = piece.decode("utf-8", "replace")
+            start = text.find(name, at)  # between two of them nothing is spelled like one, so the first is it
+            if start < 0:
+                continue
+            if start > at:
+                yield Text(text[at:start])
+            yield Special(name, token)
+            at = start + len(name)
+        if at < len(text):
+            yield Text(text[at:])
+
+    def swallows(self, token: int) -> bool:
+        """Whether this control token takes the white space behind it along, as those of Phi-3 do."""
+        known = self._swallowing.get(token)
+        if known is None:
+            name = self.tokenizer.piece(token)
+            one, other = (self.tokenizer.encode_buffer(name + rest, special=True) for rest in (b"a", b" \n a"))
+            known = self._swallowing[token] = one == other
+        return known
+
+
+# ---- From the template's output to segments -----------------------------------------------------------------------
+
+
+def segments_of(written: str, source_of: Callable[[int], Source], controls: ControlTokens) -> list[Segment]:
+    """The template's output in segments: `source_of` knows what the numbers in its origins stand for."""
+    runs = runs_of(written)
+    numbers = [source for _, source in runs]
+    segments: list[Segment] = []
+    at = 0
+    for length, number in runs:
+        text = str.__getitem__(written, slice(at, at + length))
+        at += length
+        if number == TEMPLATE:
+            segments += controls.split(text)
+            continue
+        source = source_of(number)
+        if source.kept is not None and source.kept.text == text and numbers.count(number) == 1:
+            segments.append(source.kept)
+        elif text:
+            segments.append(Text(text, source.origin, source.message))
+    return segments
+
+
+def with_bos(segments: list[Segment], tokenizer: Tokenizer) -> list[Segment]:
+    """The segments with the beginning of a sequence in front, if the file asks for one and they do not begin with it."""
+    bos = tokenizer.bos
+    if bos is None or not tokenizer.add_bos:
+        return segments
+    first = segments[0] if segments else None
+    if isinstance(first, Special) and first.id == bos:
+        return segments
+    return [Special(tokenizer.piece(bos).decode("utf-8", "replace"), bos), *segments]
+
+
+# ---- From segments to ids -----------------------------------------------------------------------------------------
+
+
 def encode(tokenizer: Tokenizer, segments: Iterable[Segment]) -> Ids:
     """The ids of a prompt, uint32[n]."""
     import numpy as np
 
-    return np.array(encode_buffer(tokenizer, segments), np.uint32)
+    return np.array(encode_prompt(ControlTokens(tokenizer), segments).ids, np.uint32)
 
 
-def encode_buffer(tokenizer: Tokenizer, segments: Iterable[Segment]) -> IdBuffer:
-    """The ids of a prompt.
-
-    Neighbouring texts are joined before they are encoded, so pieces merge across the border of header and content
-    just as in the whole text.
-    """
+def encode_prompt(controls: ControlTokens, segments: Iterable[Segment]) -> Prompt:
+    """Segments and their ids. ChatTemplateError for a Special that this vocabulary does not have."""
+    tokenizer = controls.tokenizer
+    pieces: Sequence[Segment] = tuple(segments)
     ids = array(ID_CODE)
-    run: list[str] = []
+    spans: list[Span] = []
+    at = 0
+    swallow = False
+    while at < len(pieces):
+        start, begun = at, len(ids)
+        piece = pieces[at]
+        at += 1
+        if isinstance(piece, Special):
+            token = piece.id if piece.id is not None else special_id(tokenizer, piece.text)
+            ids.append(token)
+            swallow = controls.swallows(token)
+        elif isinstance(piece, Kept):
+            ids.extend(piece.ids)
+            swallow = False
+        else:
+            texts = [piece.text]
+            while at < len(pieces) and isinstance(following := pieces[at], Text):
+                texts.append(following.text)
+                at += 1
+            text = "".join(texts)
+            if swallow:
+                text = text[_WHITE.match(text).end() :]  # type: ignore[union-attr]
+            ids.extend(tokenizer.encode_buffer(text))
+            swallow = swallow and not text
+        spans.append(Span(slice(start, at), slice(begun, len(ids))))
+    return Prompt(tuple(pieces), ids, tuple(spans))
 
-    def end_run() -> None:
-        if run:
-            ids.extend(tokenizer.encode_buffer("".join(run)))
-            run.clear()
 
-    for segment in segments:
-        if isinstance(segment, Text):
-            run.append(segment.text)
-            continue
-        end_run()
-        kept = segment.ids if isinstance(segment, Kept) else (special_id(tokenizer, segment.text),)
-        ids.extend(kept)
-    end_run()
-    return ids

@@ -2,8 +2,8 @@
 
 Rank 4: imports errors, the engine, and its siblings in chat/.
 
-How a turn runs: the whole conversation is written as segments and becomes one list of ids, in which the model's own
-replies stay the ids that it sampled. The longest common prefix of that list and of what the state holds is kept, the
+How a turn runs: the whole conversation is written by the model's template and becomes one list of ids, in which the
+model's own replies stay the ids that it sampled. The longest common prefix of that list and of what the state holds is kept, the
 rest is evaluated. Nothing else is remembered about the state, so a cancelled, cut or failed reply needs no repair:
 the next turn compares again.
 """
@@ -11,7 +11,7 @@ the next turn compares again.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 from pantheon import _native
 from pantheon._arrays import shared_prefix
 from pantheon._gate import OneAtATime
-from pantheon.chat.messages import Message, Turn, as_messages
-from pantheon.chat.segments import encode_buffer
-from pantheon.chat.templates import ChatFormat, make_format
+from pantheon.chat.choice import make_format
+from pantheon.chat.format import ChatFormat
+from pantheon.chat.messages import Message, Turn, as_messages, check_plain
+from pantheon.chat.segments import Prompt
 from pantheon.engine.generate import Job, Record, Reply, ReplyStream, generate
 from pantheon.engine.sampling import SamplingParams, check_integer, check_speculate
 from pantheon.errors import ArgumentError, BusyError, ClosedError, ContextError
@@ -49,6 +50,9 @@ class Chat:
         reply_limit: int = 128,
         template: str | None = None,
         now: datetime | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        fold_system: bool = False,
+        merge_roles: bool = False,
     ) -> None:
         """Begin a conversation.
 
@@ -56,9 +60,15 @@ class Chat:
         messages: what was said before, as Message or {"role": ..., "content": ...}.
         window: the most tokens of prompt and reply together; None: the model's context length.
         reply_limit: max_tokens of a reply where the call does not say.
-        template: "chatml" forces that style; None follows the model's own template.
+        template: None follows the model's own template. Else the name of a style ("chatml", "mistral", "phi3", ... see
+        pantheon.chat.STYLES), the text of a Jinja template, or the path of a file with one.
         now: freezes the clock of templates that print the date, so that the prompt's beginning stays the same.
-        Raises ChatTemplateError if the model's template is missing or not of a known style.
+        tools: what the template is told of tools, as JSON has it.
+        fold_system: where the template takes no system text, put it in front of the next user message, a blank line
+        between; `notes` says so. Else such a text is a ChatTemplateError.
+        merge_roles: write neighbours of one role as one message, a blank line between; for templates that want user and
+        assistant to take turns.
+        Raises ChatTemplateError if there is no template for this model, or a broken one.
         """
         given = as_messages(messages)
         if system is not None:
@@ -66,6 +76,8 @@ class Chat:
         self._window = _check_window(window, model.context_length)
         self._reply_limit = check_integer("reply_limit", reply_limit, 1, 2**31 - 1)
         self._now = now or datetime.now()
+        check_plain("tools", tools)
+        self._options: dict[str, Any] = {"tools": tools, "fold_system": fold_system, "merge_roles": merge_roles}
         self._model = model
         self._format = _model_format(model, template, self._now)
         self._first_turns: Turns = tuple(Turn(message) for message in given if message.role == "system")[:1]
@@ -144,8 +156,21 @@ class Chat:
 
     @property
     def style(self) -> str:
-        """The chat format in force, such as "ChatML"."""
-        return self._format.style.title
+        """The chat format in force, such as "ChatML", or "the file's own template"."""
+        return self._format.title
+
+    @property
+    def format(self) -> ChatFormat:
+        """Which template writes the prompts and why, what ends a reply, whether it takes a system text."""
+        return self._format
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user should know about the format, and what it does with this conversation's messages."""
+        notes = list(self._format.notes)
+        if self._options["fold_system"] and not self._format.takes_system and self._first_turns:
+            notes.append(f"{self.style} takes no system text: it is put in front of the first user message")
+        return notes
 
     @property
     def default_system(self) -> str | None:
@@ -168,16 +193,16 @@ class Chat:
         Exactly what stream() would evaluate for them in a fresh conversation, the header of the reply included.
         """
         turns = self._turns if messages is None else tuple(Turn(message) for message in as_messages(messages))
-        return len(self._ids(turns))
+        return len(self._write(turns).ids)
 
     # ---- inside
 
-    def _ids(self, turns: Turns) -> _native.IdBuffer:
-        return encode_buffer(self._model.tokenizer, self._format.check(turns, self._now))
+    def _write(self, turns: Turns) -> Prompt:
+        return self._format.prompt(turns, self._now, **self._options)
 
     def _prompt(self, turns: Turns, limit: int) -> _native.IdBuffer:
         """The ids of the prompt, or ContextError. Legal is prompt + limit <= window: the last token needs no slot."""
-        ids = self._ids(turns)
+        ids = self._write(turns).ids
         if len(ids) + limit > self._window:
             raise ContextError(
                 f"a prompt of {len(ids)} tokens and a reply of up to {limit} do not fit into the window of "
@@ -256,6 +281,5 @@ def _model_format(model: Model, template: str | None, now: datetime) -> ChatForm
     """The model's format, made once per model and forced style."""
     known = model.chat_formats.get(template)
     if not isinstance(known, ChatFormat):
-        own = model.metadata.text("tokenizer.chat_template")
-        known = model.chat_formats[template] = make_format(model.tokenizer, own, template, now)
+        known = model.chat_formats[template] = make_format(model.tokenizer, model.metadata, forced=template, now=now)
     return known

@@ -289,6 +289,9 @@ class Model:
         reply_limit: int = 128,
         template: str | None = None,
         now: datetime | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        fold_system: bool = False,
+        merge_roles: bool = False,
     ) -> Chat:
         """A conversation with this model; see Chat. Many may run at once, each in its own thread."""
         from pantheon.chat.session import Chat
@@ -301,6 +304,9 @@ class Model:
             reply_limit=reply_limit,
             template=template,
             now=now,
+            tools=tools,
+            fold_system=fold_system,
+            merge_roles=merge_roles,
         )
 
     def _prompt_ids(self, prompt: str | bytes | Sequence[int] | npt.ArrayLike) -> _native.Ids | _native.IdBuffer:

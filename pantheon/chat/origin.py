@@ -1,0 +1,334 @@
+"""Text that knows where each of its characters comes from: the chat template, or which message.
+
+Rank 4: imports nothing of the package.
+
+The one thing to know first: trust is carried, never inferred. A plain str is data as a whole. Only a `Traced` can hold
+characters that count as the template's, and only because each was copied, by an operation in this file, from a
+character that counted already. An operation that is not here (a filter, `encode`, anything that a later Python adds)
+gives a plain str, so what it made is data: forgetting an operation can cost a control token, never forge one.
+
+Every operation first lets `str` do its work. That result is what comes back, and the origins are laid over it only if
+the pieces that they belong to join to exactly this result.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, SupportsIndex
+
+DATA = 0
+"""The caller's, or no longer known."""
+TEMPLATE = 1
+"""The template's own: its literals, the names of roles, the beginning and the end of a sequence."""
+FIRST_SOURCE = 2
+"""From here on the numbers are the renderer's: one for each text that it hands to a template."""
+
+MAX_RUNS = 100_000
+Runs = tuple[tuple[int, int], ...]
+"""(number of characters, source) of each stretch; neighbours may have the same source."""
+
+_BRACES = re.compile(r"\{\{|\}\}|\{(\w*)\}")
+_PERCENTS = re.compile(r"%[%sdi]")
+
+
+class Traced(str):
+    """A str with origins. It equals, sorts and hashes as its text does."""
+
+    __slots__ = ("_runs",)
+    _runs: Runs
+
+    def __new__(cls, text: str = "", runs: Runs | None = None) -> Traced:
+        """Without runs, or with runs of another length than the text, everything counts as data."""
+        self = str.__new__(cls, text)
+        if runs is None or sum(length for length, _ in runs) != len(text):
+            runs = ((len(text), DATA),)
+        self._runs = runs
+        return self
+
+    @classmethod
+    def all_of(cls, text: str, source: int) -> Traced:
+        """A text whose characters all have one source."""
+        return cls(str.__str__(text), ((len(text), source),))
+
+    @classmethod
+    def of(cls, text: str) -> Traced:
+        """Any text with the origins that it has."""
+        return text if type(text) is Traced else cls(str.__str__(text))
+
+    # ---- the whole, a part, one after the other
+
+    def __str__(self) -> str:
+        return self
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str.__str__(self),)
+
+    def __getitem__(self, key: SupportsIndex | slice) -> str:
+        result = str.__getitem__(self, key)
+        if not isinstance(key, slice):
+            at = key.__index__()
+            return self.cut(at + len(self) if at < 0 else at, 1)
+        start, stop, step = key.indices(len(self))
+        if step == 1:
+            return self.cut(start, max(stop - start, 0))
+        each = [source for length, source in self._runs for _ in range(length)][key]
+        return _over(result, tuple((sum(1 for _ in group), source) for source, group in groupby(each)))
+
+    def __iter__(self) -> Iterator[str]:
+        at = 0
+        for length, source in self._runs:
+            for character in str.__getitem__(self, slice(at, at + length)):
+                yield Traced(character, ((1, source),))
+            at += length
+
+    def cut(self, start: int, length: int) -> Traced:
+        """The characters from `start` on."""
+        runs: list[tuple[int, int]] = []
+        at, end = 0, start + length
+        for size, source in self._runs:
+            low, high = max(at, start), min(at + size, end)
+            if low < high:
+                runs.append((high - low, source))
+            at += size
+            if at >= end:
+                break
+        return Traced(str.__getitem__(self, slice(start, end)), tuple(runs))
+
+    def __add__(self, other: Any) -> Any:
+        return NotImplemented if _is_foreign(other) else concat((self, other))
+
+    def __radd__(self, other: Any) -> Any:
+        return NotImplemented if _is_foreign(other) else concat((other, self))
+
+    def __mul__(self, times: SupportsIndex) -> str:
+        result = str.__mul__(self, times)
+        count = max(times.__index__(), 0)
+        if count * len(self._runs) > MAX_RUNS:
+            raise OverflowError(f"a text of more than {MAX_RUNS} pieces")
+        return _over(result, self._runs * count)
+
+    __rmul__ = __mul__
+
+    def __mod__(self, values: Any) -> str:
+        return _reassembled(str.__mod__(self, values), lambda: _percent_parts(self, values))
+
+    def join(self, items: Iterable[str], /) -> str:
+        parts = list(items)
+        str.join(self, parts)  # refuses what is no str
+        return concat(_between(self, parts))
+
+    # ---- parts of it
+
+    def strip(self, characters: str | None = None, /) -> str:
+        rest = self.cut(len(self) - len(str.lstrip(self, characters)), len(self))
+        return rest.cut(0, len(str.rstrip(rest, characters)))
+
+    def lstrip(self, characters: str | None = None, /) -> str:
+        return self.cut(len(self) - len(str.lstrip(self, characters)), len(self))
+
+    def rstrip(self, characters: str | None = None, /) -> str:
+        return self.cut(0, len(str.rstrip(self, characters)))
+
+    def removeprefix(self, prefix: str, /) -> str:
+        return self.cut(len(self) - len(str.removeprefix(self, prefix)), len(self))
+
+    def removesuffix(self, suffix: str, /) -> str:
+        return self.cut(0, len(str.removesuffix(self, suffix)))
+
+    def partition(self, separator: str, /) -> tuple[str, str, str]:
+        before, found, _ = str.partition(self, separator)
+        return self._three(len(before), len(found))
+
+    def rpartition(self, separator: str, /) -> tuple[str, str, str]:
+        before, found, _ = str.rpartition(self, separator)
+        return self._three(len(before), len(found))
+
+    def _three(self, before: int, found: int) -> tuple[str, str, str]:
+        return self.cut(0, before), self.cut(before, found), self.cut(before + found, len(self))
+
+    def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:  # type: ignore[override]
+        pieces: list[str] = []
+        at = 0
+        for piece in str.split(self, sep, maxsplit):
+            at = str.find(self, piece, at) if sep is None else at
+            pieces.append(self._piece(piece, at))
+            at += len(piece) + len(sep or "")
+        return pieces
+
+    def rsplit(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:  # type: ignore[override]
+        pieces: list[str] = []
+        end = len(self)
+        for piece in reversed(str.rsplit(self, sep, maxsplit)):
+            at = str.rfind(self, piece, 0, end) if sep is None else end - len(piece)
+            pieces.append(self._piece(piece, at))
+            end = at - len(sep or "")
+        return pieces[::-1]
+
+    def splitlines(self, keepends: bool = False) -> list[str]:  # type: ignore[override]
+        pieces: list[str] = []
+        at = 0
+        for line, whole in zip(str.splitlines(self, keepends), str.splitlines(self, True), strict=True):
+            pieces.append(self._piece(line, at))
+            at += len(whole)
+        return pieces
+
+    def _piece(self, piece: str, at: int) -> str:
+        part = self.cut(at, len(piece))
+        return part if at >= 0 and str.__eq__(part, piece) else piece
+
+    # ---- another text of it
+
+    def replace(self, old: str, new: str, count: SupportsIndex = -1, /) -> str:
+        result = str.replace(self, old, new, count)
+        return _reassembled(result, lambda: list(_between(new, self.split(old, count))) if old else None)
+
+    def _recased(self, result: str) -> str:
+        """The same characters in another case: no case of a character is shorter than it, so lengths tell."""
+        source = only_source(self)
+        if source is not None:
+            return Traced.all_of(result, source)
+        return _over(result, self._runs)
+
+    def upper(self) -> str:
+        return self._recased(str.upper(self))
+
+    def lower(self) -> str:
+        return self._recased(str.lower(self))
+
+    def capitalize(self) -> str:
+        return self._recased(str.capitalize(self))
+
+    def title(self) -> str:
+        return self._recased(str.title(self))
+
+    def swapcase(self) -> str:
+        return self._recased(str.swapcase(self))
+
+
+# ---- Any texts ----------------------------------------------------------------------------------------------------
+
+
+def runs_of(text: str) -> Runs:
+    """The origins of any text, in order."""
+    return text._runs if type(text) is Traced else ((len(text), DATA),)
+
+
+def concat(parts: Iterable[str]) -> Traced:
+    """One text after the other, each character with its origin."""
+    texts: list[str] = []
+    runs: list[tuple[int, int]] = []
+    for part in parts:
+        texts.append(part)
+        for length, source in runs_of(part):
+            if runs and runs[-1][1] == source:
+                runs[-1] = (runs[-1][0] + length, source)
+            elif length:
+                runs.append((length, source))
+        if len(runs) > MAX_RUNS:
+            raise OverflowError(f"a text of more than {MAX_RUNS} pieces")
+    return Traced("".join(texts), tuple(runs))
+
+
+def only_source(text: str) -> int | None:
+    """The source that all characters share, or None."""
+    sources = {source for length, source in runs_of(text) if length}
+    return sources.pop() if len(sources) == 1 else None
+
+
+def sources_in(value: Any) -> set[int]:
+    """The sources of all texts in lists and mappings, keys included. Not for values that hold themselves."""
+    if isinstance(value, str):
+        return {source for length, source in runs_of(value) if length}
+    if isinstance(value, Mapping):
+        return set().union(*(sources_in(part) for pair in value.items() for part in pair))
+    if isinstance(value, (list, tuple)):
+        return set().union(*map(sources_in, value))
+    return {DATA}
+
+
+def written_from(result: str, value: Any) -> str:
+    """A text that was computed from `value`, such as its JSON: it belongs to the one message that it came from, if it
+    came from one. It is never the template's."""
+    sources = sources_in(value) - {DATA, TEMPLATE}
+    return Traced.all_of(result, sources.pop()) if len(sources) == 1 else str.__str__(result)
+
+
+def formatted(form: str, args: Sequence[Any], named: Mapping[str, Any], result: str) -> str:
+    """`result`, which str.format made, with origins if the fields are plain ones: {}, {0}, {name}."""
+    return _reassembled(str.__str__(result), lambda: _brace_parts(form, args, named))
+
+
+# ---- Inside -------------------------------------------------------------------------------------------------------
+
+
+def _is_foreign(other: Any) -> bool:
+    """Whether adding it is not ours: no text, or a text with rules of its own (Markup escapes what it is added to)."""
+    return not isinstance(other, str) or hasattr(other, "__html__")
+
+
+def _over(result: str, runs: Runs) -> str:
+    return Traced(result, runs)
+
+
+def _reassembled(result: str, parts: Callable[[], list[str] | None]) -> str:
+    """`result` with the origins of the parts, if they join to it."""
+    pieces = parts()
+    if pieces is None:
+        return result
+    joined = concat(pieces)
+    return joined if str.__eq__(joined, result) else result
+
+
+def _between(separator: str, parts: Sequence[str]) -> Iterator[str]:
+    for number, part in enumerate(parts):
+        if number:
+            yield separator
+        yield part
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else str(value)
+
+
+def _percent_parts(form: Traced, values: Any) -> list[str] | None:
+    rest = list(values) if isinstance(values, tuple) else [values]
+    parts: list[str] = []
+    at = 0
+    for match in _PERCENTS.finditer(form):
+        parts.append(form.cut(at, match.start() - at))
+        if "%" in parts[-1]:  # a directive with a width or a name
+            return None
+        at = match.end()
+        if match.group() == "%%":
+            parts.append(form.cut(at - 1, 1))
+        elif not rest:
+            return None
+        else:
+            parts.append(_text(rest.pop(0)))
+    return None if "%" in form.cut(at, len(form)) else [*parts, form.cut(at, len(form))]
+
+
+def _brace_parts(form: str, args: Sequence[Any], named: Mapping[str, Any]) -> list[str] | None:
+    if not isinstance(form, Traced):
+        return None
+    parts: list[str] = []
+    at = used = 0
+    for match in _BRACES.finditer(form):
+        parts.append(form.cut(at, match.start() - at))
+        if set("{}") & set(parts[-1]):  # a field with a format of its own
+            return None
+        at = match.end()
+        field = match.group(1)
+        if field is None:
+            parts.append(form.cut(at - 1, 1))
+        elif field and not (field.isascii() and field.isdigit()):
+            parts.append(_text(named.get(field, "")))
+        else:
+            number = int(field) if field else used
+            used += 1
+            if number >= len(args):
+                return None
+            parts.append(_text(args[number]))
+    return None if set("{}") & set(form.cut(at, len(form))) else [*parts, form.cut(at, len(form))]
