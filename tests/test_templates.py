@@ -1,4 +1,4 @@
-"""Chat templates: Jinja as their authors have it, the limits of the box, detection, and the check of a format."""
+"""Chat templates: Jinja as their authors have it, and the limits of the box."""
 
 from __future__ import annotations
 
@@ -10,14 +10,9 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-import pantheon
-from pantheon.chat import STYLES, Message, Special, Text, detect_style, join, render
-from pantheon.chat.messages import Turn
-from pantheon.chat.templates import make_format
-from pantheon.errors import ArgumentError, ChatTemplateError
+from pantheon.chat import render
+from pantheon.errors import ChatTemplateError
 
 SMOLLM2 = (
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\n"
@@ -25,11 +20,6 @@ SMOLLM2 = (
     "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-PLAIN = (
-    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('No systems') }}{% endif %}"
 HI = [{"role": "user", "content": "hi"}]
 NOW = datetime(2024, 2, 29, 12, 0)
 
@@ -240,124 +230,3 @@ def test_an_endless_output_is_cut_off() -> None:
 def test_long_but_honest_conversations_render() -> None:
     messages = [{"role": "user" if i % 2 == 0 else "assistant", "content": "word " * 1000} for i in range(400)]
     assert len(render(SMOLLM2, messages)) > 2_000_000
-
-
-# ---- Detection and formats
-
-
-def test_detection_looks_for_a_styles_markers() -> None:
-    assert detect_style(SMOLLM2) is STYLES["chatml"]
-    assert detect_style("{{ '[INST] ' + messages[0].content }}") is None
-    assert detect_style("<|im_start|> alone") is None
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_model: str) -> pantheon.Tokenizer:
-    return pantheon.Tokenizer.from_file(tiny_model)
-
-
-def turns(*contents: tuple[str, str]) -> list[Turn]:
-    return [Turn(Message(role, content)) for role, content in contents]
-
-
-def test_the_inserted_system_text_is_found_by_asking_the_template(tokenizer: pantheon.Tokenizer) -> None:
-    chat_format = make_format(tokenizer, SMOLLM2, None, NOW)
-    assert chat_format.default_system == "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
-    assert make_format(tokenizer, PLAIN, None, NOW).default_system is None
-
-
-def test_a_template_that_inserts_an_empty_system_text_differs_from_one_that_inserts_none(
-    tokenizer: pantheon.Tokenizer,
-) -> None:
-    empty = SMOLLM2.replace("You are a helpful AI assistant named SmolLM, trained by Hugging Face", "")
-    assert make_format(tokenizer, empty, None, NOW).default_system == ""
-
-
-def test_the_end_of_turn_of_the_style_ends_a_reply(tokenizer: pantheon.Tokenizer) -> None:
-    stop = make_format(tokenizer, SMOLLM2, None, NOW).stop_ids
-    assert tokenizer.token_id("<|im_end|>") in stop
-    assert set(tokenizer.stop_ids) <= stop
-
-
-@settings(deadline=None, max_examples=60)
-@given(contents=st.lists(st.text(), min_size=1, max_size=5), system=st.none() | st.text())
-def test_segments_read_exactly_like_the_templates_output(
-    tokenizer: pantheon.Tokenizer, contents: list[str], system: str | None
-) -> None:
-    chat_format = make_format(tokenizer, SMOLLM2, None, NOW)
-    messages = [] if system is None else [("system", system)]
-    messages += [("user" if i % 2 == 0 else "assistant", content) for i, content in enumerate(contents)]
-    pieces = chat_format.segments(turns(*messages))
-    assert join(pieces) == render(SMOLLM2, [{"role": r, "content": c} for r, c in messages])
-    specials = [piece.text for piece in pieces if isinstance(piece, Special)]
-    written = len(messages) + (system is None)
-    assert specials == ["<|im_start|>", "<|im_end|>"] * written + ["<|im_start|>"]
-
-
-def test_chatml_of_one_message_is_spelled_out(tokenizer: pantheon.Tokenizer) -> None:
-    assert make_format(tokenizer, PLAIN, None, NOW).segments(turns(("user", "hi"))) == [
-        Special("<|im_start|>"), Text("user\n"), Text("hi"), Special("<|im_end|>"), Text("\n"),
-        Special("<|im_start|>"), Text("assistant\n"),
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("template", "words"),
-    [
-        (None, "no chat template; .*template='chatml' forces"),
-        (" \n", "an empty chat template; .*template='chatml' forces"),
-        ("{{ '[INST] ' + messages[0].content + ' [/INST]' }}", "style"),
-        ("{% if %}<|im_start|><|im_end|>", "not valid Jinja"),
-        (PLAIN.replace("m.role + '\n'", "m.role + ' \n'"), "differently"),
-        (PLAIN + "{{ 'x' }}", "differently"),
-        (PLAIN.replace("m.role", "m.role|upper"), "differently"),
-        (NO_SYSTEM + PLAIN, "No systems"),
-    ],
-)
-def test_what_is_not_chatml_is_refused_with_the_cure(
-    tokenizer: pantheon.Tokenizer, template: str | None, words: str
-) -> None:
-    with pytest.raises(ChatTemplateError, match=words):
-        make_format(tokenizer, template, None, NOW)
-
-
-def test_forcing_a_style_needs_no_template_and_inserts_nothing(tokenizer: pantheon.Tokenizer) -> None:
-    chat_format = make_format(tokenizer, None, "chatml", NOW)
-    written = join(chat_format.check(turns(("user", "hi")), NOW))
-    assert written == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
-    with pytest.raises(ChatTemplateError, match="chatml"):
-        make_format(tokenizer, None, "mistral", NOW)
-
-
-def test_a_template_that_trims_content_is_followed_until_it_would_matter(tokenizer: pantheon.Tokenizer) -> None:
-    chat_format = make_format(tokenizer, PLAIN.replace("m.content", "m.content|trim"), None, NOW)
-    chat_format.check(turns(("user", "hi")), NOW)
-    with pytest.raises(ChatTemplateError, match="at character 17"):
-        chat_format.check(turns(("user", " hi")), NOW)
-
-
-@pytest.mark.parametrize("printed", [True, False])
-@pytest.mark.parametrize("added", [True, False])
-def test_a_beginning_of_sequence_stands_there_once_if_anyone_wants_it(
-    tokenizer: pantheon.Tokenizer, printed: bool, added: bool
-) -> None:
-    class WithBos:
-        """The tiny model's tokenizer with another idea of the beginning of a sequence."""
-
-        bos, eos, add_bos, stop_ids = tokenizer.token_id("<|endoftext|>"), None, added, tokenizer.stop_ids
-        piece, token_id = tokenizer.piece, tokenizer.token_id
-
-    assert WithBos.bos is not None
-    template = ("{{ bos_token }}" if printed else "") + PLAIN
-    chat_format = make_format(WithBos(), template, None, NOW)  # type: ignore[arg-type]
-    specials = [s.text for s in chat_format.check(turns(("user", "hi")), NOW) if isinstance(s, Special)]
-    assert specials.count("<|endoftext|>") == (1 if printed or added else 0)
-    assert specials[0] == ("<|endoftext|>" if printed or added else "<|im_start|>")
-
-
-def test_messages_are_checked() -> None:
-    for role in ("", "tool", "User", "system\n"):
-        with pytest.raises(ArgumentError, match="role"):
-            Message(role, "x")
-    with pytest.raises(ArgumentError, match="content"):
-        Message("user", None)  # type: ignore[arg-type]

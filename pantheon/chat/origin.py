@@ -105,6 +105,8 @@ class Traced(str):
     def __mul__(self, times: SupportsIndex) -> str:
         result = str.__mul__(self, times)
         count = max(times.__index__(), 0)
+        if len(self._runs) == 1:
+            return Traced.all_of(result, self._runs[0][1])
         if count * len(self._runs) > MAX_RUNS:
             raise OverflowError(f"a text of more than {MAX_RUNS} pieces")
         return _over(result, self._runs * count)
@@ -212,7 +214,8 @@ class Traced(str):
 
 def runs_of(text: str) -> Runs:
     """The origins of any text, in order."""
-    return text._runs if type(text) is Traced else ((len(text), DATA),)
+    runs: Runs | None = getattr(text, "_runs", None)
+    return ((len(text), DATA),) if runs is None else runs
 
 
 def concat(parts: Iterable[str]) -> Traced:
@@ -245,14 +248,15 @@ def sources_in(value: Any) -> set[int]:
         return set().union(*(sources_in(part) for pair in value.items() for part in pair))
     if isinstance(value, (list, tuple)):
         return set().union(*map(sources_in, value))
-    return {DATA}
+    return set()
 
 
 def written_from(result: str, value: Any) -> str:
-    """A text that was computed from `value`, such as its JSON: it belongs to the one message that it came from, if it
-    came from one. It is never the template's."""
-    sources = sources_in(value) - {DATA, TEMPLATE}
-    return Traced.all_of(result, sources.pop()) if len(sources) == 1 else str.__str__(result)
+    """A text that was computed from `value`, such as its JSON: it belongs to the one message that all texts in it come
+    from, if they do. It is never the template's."""
+    sources = sources_in(value)
+    source = sources.pop() if len(sources) == 1 else DATA
+    return str.__str__(result) if source in (DATA, TEMPLATE) else Traced.all_of(result, source)
 
 
 def formatted(form: str, args: Sequence[Any], named: Mapping[str, Any], result: str) -> str:

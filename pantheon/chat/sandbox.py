@@ -32,6 +32,7 @@ import jinja2.parser
 import jinja2.runtime
 import jinja2.sandbox
 import jinja2.utils
+import markupsafe
 
 from pantheon.chat.limits import (
     MAX_CHARS,
@@ -51,7 +52,7 @@ from pantheon.chat.limits import (
     fits,
     weigh,
 )
-from pantheon.chat.origin import TEMPLATE, Traced, concat, formatted, only_source, written_from
+from pantheon.chat.origin import TEMPLATE, Runs, Traced, concat, formatted, only_source, runs_of, written_from
 from pantheon.errors import ChatTemplateError
 
 FILTERS = frozenset(
@@ -124,12 +125,19 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     def __init__(self) -> None:
         self.literals: list[str] = []
         extensions: list[Any] = [_GenerationTag, jinja2.ext.loopcontrols]
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=extensions, finalize=self._print)
+        super().__init__(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=extensions,
+            finalize=self._print,
+            optimized=False,  # it would write lists of literals as plain constants, without origins
+        )
         self.budget = Budget()
         self.concat = self._concat  # type: ignore[method-assign]
         del self.globals["lipsum"]
         self.globals["namespace"] = _Namespace
         own = {"tojson": _to_json, "join": self._join, "sum": _sum, "indent": _indent}
+        own |= {"safe": _safe, "escape": _escape, "e": _escape}
         self.filters = {name: self._guard(name, own.get(name, self.filters[name])) for name in FILTERS}
         self.filters["_budget_loop"] = lambda items: self.budget.loop(items)
         self.filters["_budget_count"] = lambda value: self.budget.count(value)
@@ -232,7 +240,42 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
                 raise LimitError("a number grows beyond 4096 bits")
         elif operator == "%" and isinstance(left, (str, bytes)):
             check_percent(str(left), right)
-        return self.budget.count(super().call_binop(context, operator, left, right))
+        result = super().call_binop(context, operator, left, right)
+        if operator == "+" and isinstance(result, markupsafe.Markup):
+            result = _Markup.of(result, left, right)
+        return self.budget.count(result)
+
+
+class _Markup(markupsafe.Markup):
+    """What `safe` and `escape` make, with the origins of its characters. Only `+` keeps them; whatever else Markup does
+    gives one without, which is data."""
+
+    __slots__ = ("_runs",)
+    _runs: Runs
+
+    @classmethod
+    def of(cls, made: str, *parts: Any) -> str:
+        """`made` with the origins of its parts, if they join to it: if nothing in them was escaped."""
+        texts = [part for part in parts if isinstance(part, str)]
+        joined = concat(texts)
+        if not str.__eq__(joined, made):
+            return made
+        self = cls(str.__str__(joined))
+        self._runs = runs_of(joined)
+        return self
+
+    def __str__(self) -> str:
+        return Traced(str.__str__(self), runs_of(self))
+
+
+def _safe(value: Any) -> str:
+    made = jinja2.filters.do_mark_safe(value)
+    return _Markup.of(made, value)
+
+
+def _escape(value: Any) -> str:
+    made = markupsafe.escape(value)
+    return _Markup.of(made, value)
 
 
 class _Namespace(jinja2.utils.Namespace):
