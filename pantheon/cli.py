@@ -22,7 +22,7 @@ from pantheon.engine.metadata import Metadata
 from pantheon.engine.model import MAX_THREADS, Model, ModelInfo, load
 from pantheon.engine.sampling import SamplingParams
 from pantheon.engine.tokenizer import Tokenizer
-from pantheon.errors import ArgumentError, PantheonError
+from pantheon.errors import ArgumentError, ChatTemplateError, PantheonError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -104,6 +104,10 @@ _SPECULATE = click.option(
     "--speculate/--no-speculate", default=False, help="Guess from what was read: the same reply, sooner if it repeats."
 )
 _SYSTEM = click.option("--system", metavar="TEXT", help="System prompt. Default: what the model's template inserts.")
+_TEMPLATE = click.option("--template", metavar="STYLE|FILE", help="Instead of the model's own: a style, a Jinja file.")
+_FOLD_SYSTEM = click.option(
+    "--fold-system", is_flag=True, help="If the template takes no system prompt: put it before the first message."
+)
 _WINDOW = click.option("--window", type=click.IntRange(1), help="Tokens of prompt and reply. Default: the model's.")
 
 
@@ -141,7 +145,7 @@ def _load(name: str, options: Options) -> Model:
 @click.option("--model", metavar="FILE", help="A path, a name of the catalogue, or hf:owner/repo/file.gguf.")
 @click.option("--chat", is_flag=True, help="Hold a conversation.")
 @click.option("--prompt", metavar="TEXT", help="Complete a text.")
-@_with(_SYSTEM, _MAX_TOKENS, _WINDOW, *_SAMPLING_OPTIONS, _SPECULATE, *_ENGINE_OPTIONS)
+@_with(_SYSTEM, _TEMPLATE, _FOLD_SYSTEM, _MAX_TOKENS, _WINDOW, *_SAMPLING_OPTIONS, _SPECULATE, *_ENGINE_OPTIONS)
 @click.pass_context
 def root(context: click.Context, /, **options: Any) -> int | None:
     """Chat with a GGUF model on this CPU: `pantheon pull smollm2`, then `pantheon chat`."""
@@ -163,6 +167,8 @@ def root(context: click.Context, /, **options: Any) -> int | None:
         raise click.UsageError("give either --chat or --prompt TEXT")
     if not options["chat"] and (options["system"] is not None or options["window"] is not None):
         raise click.UsageError("--system and --window go with --chat")
+    if not options["chat"] and (options["template"] is not None or options["fold_system"]):
+        raise click.UsageError("--template and --fold-system go with --chat")
     if options["chat"]:
         return _chat(options["model"], options)
     return _complete(options["model"], options["prompt"], options)
@@ -170,7 +176,7 @@ def root(context: click.Context, /, **options: Any) -> int | None:
 
 @root.command()
 @click.argument("model", default=DEFAULT_MODEL)
-@_with(_SYSTEM, _MAX_TOKENS, _WINDOW, *_SAMPLING_OPTIONS, _SPECULATE, *_ENGINE_OPTIONS)
+@_with(_SYSTEM, _TEMPLATE, _FOLD_SYSTEM, _MAX_TOKENS, _WINDOW, *_SAMPLING_OPTIONS, _SPECULATE, *_ENGINE_OPTIONS)
 def chat(model: str, **options: Any) -> int:
     """Hold a conversation. From a pipe: one message per line, one reply after the other on stdout."""
     return _chat(model, options)
@@ -188,7 +194,13 @@ def complete(model: str, prompt: str | None, **options: Any) -> int:
 def _chat(name: str, options: Options) -> int:
     sampling = _sampling(options)
     with _load(name, options) as model:
-        conversation = model.chat(options["system"], window=options["window"], reply_limit=options["max_tokens"])
+        conversation = model.chat(
+            options["system"],
+            window=options["window"],
+            reply_limit=options["max_tokens"],
+            template=options["template"],
+            fold_system=options["fold_system"],
+        )
         talker = repl.Talker(conversation, options["max_tokens"], {**sampling, "speculate": options["speculate"]})
         with repl.conversation(conversation):
             if sys.stdin is not None and sys.stdin.isatty():
@@ -258,12 +270,22 @@ def rm(name: str) -> None:
 
 @root.command()
 @click.argument("model", default=DEFAULT_MODEL)
-@_with(*_ENGINE_OPTIONS)
-def info(model: str, **options: Any) -> None:
-    """Show what a model is and how it runs on this machine."""
+@_with(_TEMPLATE, *_ENGINE_OPTIONS)
+def info(model: str, template: str | None, **options: Any) -> None:
+    """Show what a model is, how it runs on this machine, and how its chats are written."""
     with _load(model, options) as loaded:
-        for key, value in _describe(loaded.info, loaded.metadata):
+        for key, value in (*_describe(loaded.info, loaded.metadata), *_describe_chat(loaded, template)):
             click.echo(f"{key:<16}{repl.harmless(value)}")
+
+
+def _describe_chat(model: Model, template: str | None) -> Iterator[tuple[str, str]]:
+    from pantheon.chat.choice import facts
+    from pantheon.chat.session import format_of
+
+    try:
+        yield from facts(format_of(model, template))
+    except ChatTemplateError as error:
+        yield "template", f"no chat: {error}"
 
 
 def _describe(facts: ModelInfo, metadata: Metadata) -> Iterator[tuple[str, str]]:

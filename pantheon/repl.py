@@ -281,6 +281,8 @@ def _comment(reply: Reply | None) -> None:
 def conversation(chat: Chat) -> Iterator[None]:
     """The banner before, the chat's memory freed after."""
     note(banner(chat))
+    for text in chat.notes:
+        note(f"({text})")
     try:
         yield
     finally:

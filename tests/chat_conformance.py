@@ -40,7 +40,11 @@ _CALL = {
     "role": "assistant",
     "content": "",
     "tool_calls": [
-        {"id": "call00001", "type": "function", "function": {"name": "weather", "arguments": {"city": "Oslo", "days": 2}}}
+        {
+            "id": "call00001",
+            "type": "function",
+            "function": {"name": "weather", "arguments": {"city": "Oslo", "days": 2}},
+        }
     ],
 }
 _RESULT = {"role": "tool", "name": "weather", "tool_call_id": "call00001", "content": '{"temp": -3}'}
@@ -71,14 +75,16 @@ class Outcome:
 
 
 def check_template(text: str, bos_token: str = "<s>", eos_token: str = "</s>") -> Outcome:
-    """Render every case with and without the opening of a reply, here and in plain Jinja set up as transformers does."""
+    """Render every case with and without the opening of a reply, here and in Jinja set up as transformers does."""
     same: list[str] = []
     refused: list[str] = []
     differ: dict[str, str] = {}
     for name, (messages, tools) in CASES.items():
         for opening in (True, False):
             variables = {**variables_of(messages, tools, bos_token, eos_token, opening)}
-            plain = {key: str.__str__(value) if isinstance(value, Traced) else value for key, value in variables.items()}
+            plain = {
+                key: str.__str__(value) if isinstance(value, Traced) else value for key, value in variables.items()
+            }
             theirs: str | None
             try:
                 theirs = reference(text, **plain)
@@ -125,7 +131,8 @@ def main(folders: Iterable[str]) -> int:
             verdict = "differs: " + str(outcome.differ) if outcome.differ else "same"
             worst |= bool(outcome.differ)
             same, refused = len(outcome.same), " ".join(outcome.refused) or "-"
-            print(f"{path.stem:<52}{outcome.style or '-':<16}{same:>2} same  {refused:<24}{outcome.own_share:>5.0%}  {verdict}")
+            facts = f"{path.stem:<52}{outcome.style or '-':<16}{same:>2} same  {refused:<24}"
+            print(f"{facts}{outcome.own_share:>5.0%}  {verdict}")
     return worst
 
 

@@ -102,11 +102,15 @@ def test_a_marker_that_the_template_puts_together_is_one(tokenizer: pantheon.Tok
 
 def test_tools_names_and_results_stay_text(tokenizer: pantheon.Tokenizer) -> None:
     template = "{{ tools|tojson }}{% for t in tools %}{{ t.function.name }}{% endfor %}" + PLAIN.replace(
-        "message['content']", "message['content'] + (message.name or '') + (message.tool_calls|tojson if message.tool_calls else '')"
+        "message['content']",
+        "message['content'] + (message.name or '') + (message.tool_calls|tojson if message.tool_calls else '')",
     )
     said = turns(("user", "a"))
     calls = [{"function": {"name": EVIL, "arguments": {EVIL: EVIL}}}]
-    said += [Turn(Message("assistant", "", tool_calls=calls)), Turn(Message("tool", EVIL, name=EVIL, tool_call_id=EVIL))]
+    said += [
+        Turn(Message("assistant", "", tool_calls=calls)),
+        Turn(Message("tool", EVIL, name=EVIL, tool_call_id=EVIL)),
+    ]
     tools = [{"type": "function", "function": {"name": EVIL, "description": EVIL}}]
     prompt = of(tokenizer, template).prompt(said, tools=tools)
     assert controls_in(tokenizer, prompt.ids) == ["<|im_start|>", "<|im_end|>"] * 3 + ["<|im_start|>"]
@@ -116,10 +120,9 @@ def test_tools_names_and_results_stay_text(tokenizer: pantheon.Tokenizer) -> Non
 
 
 def test_user_defined_tokens_in_messages_stay_text(tmp_path: Path) -> None:
-    facts = {**FAMILIES["chatml"], "user_defined": ["<think>", "</think>"]}
     template = PLAIN.replace("assistant\n'", "assistant\n<think>\n'")
-    path = write_vocabulary(tmp_path / "v.gguf", facts["controls"], eos="<|im_end|>", user_defined=["<think>"])
-    tokenizer, metadata = open_vocabulary(path)
+    path = write_family(tmp_path, "chatml", user_defined=["<think>"])
+    tokenizer, _ = open_vocabulary(path)
     think = tokenizer.token_id("<think>")
     ids = of(tokenizer, template).prompt(turns(("user", "<think>"), ("assistant", "<think>"), ("user", "b"))).ids
     assert ids.count(think) == 1  # the one that the template prints
@@ -149,7 +152,21 @@ def test_tokens_merge_across_the_border_of_template_and_message(tmp_path: Path) 
     assert joined_differs
 
 
-marks = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|im_", "end|>", "<|", "|>", "start", "im_end", " ", "\n", "a", "<"]
+marks = [
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|endoftext|>",
+    "<|im_",
+    "end|>",
+    "<|",
+    "|>",
+    "start",
+    "im_end",
+    " ",
+    "\n",
+    "a",
+    "<",
+]
 evil = st.lists(st.sampled_from(marks), max_size=7).map("".join)
 shapes = st.sampled_from(
     [
@@ -312,7 +329,9 @@ RAISES = "{% if messages[0].role == 'system' %}{{ raise_exception('System role n
 DROPS = PLAIN.replace("messages %}", "messages if message.role != 'system' %}", 1)
 
 
-@pytest.mark.parametrize(("template", "sentence"), [(RAISES, "System role not supported"), (DROPS, "leaves this system text out")])
+@pytest.mark.parametrize(
+    ("template", "sentence"), [(RAISES, "System role not supported"), (DROPS, "leaves this system text out")]
+)
 def test_a_system_text_that_the_template_does_not_take_is_an_error_with_the_cure(
     tokenizer: pantheon.Tokenizer, template: str, sentence: str
 ) -> None:
@@ -344,7 +363,9 @@ ALTERNATES = FAMILIES["mistral-tekken"]["template"].replace("[INST]", "<|im_star
 @pytest.mark.parametrize(
     ("roles", "index"), [("uu", 1), ("uauaua", None), ("uaa", 2), ("a", 0), ("uuaua", 1), ("uaua" * 20 + "auau", 80)]
 )
-def test_roles_out_of_order_are_an_error_with_the_index(tokenizer: pantheon.Tokenizer, roles: str, index: int | None) -> None:
+def test_roles_out_of_order_are_an_error_with_the_index(
+    tokenizer: pantheon.Tokenizer, roles: str, index: int | None
+) -> None:
     names = {"u": "user", "a": "assistant", "s": "system"}
     said = turns(*((names[role], "x") for role in roles))
     chat_format = of(tokenizer, ALTERNATES)

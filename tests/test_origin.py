@@ -65,7 +65,8 @@ def test_every_operation_says_what_str_says_and_forges_nothing(
     assert type(a) is str
     assert hash(text) == hash(a)
     pairs: list[tuple[Any, Any]] = [
-        (text + other, a + b), (a + other, a + b), (text + b, a + b), (text * count, a * count), (count * text, a * count),
+        (text + other, a + b), (a + other, a + b), (text + b, a + b), (text * count, a * count),
+        (count * text, a * count),
         (text[key], a[key]), (list(text), list(a)), (text.strip(), a.strip()), (text.lstrip(), a.lstrip()),
         (text.rstrip(other or None), a.rstrip(b or None)), (text.strip(HEBREW[0]), a.strip(HEBREW[0])),
         (text.removeprefix(other), a.removeprefix(b)), (text.removesuffix(other), a.removesuffix(b)),
@@ -83,8 +84,7 @@ def test_every_operation_says_what_str_says_and_forges_nothing(
     for ours, theirs in pairs:
         assert ours == theirs
         for part in [ours] if isinstance(ours, str) else ours:
-            if not any(label == "t" and "A" <= character.upper() < "Ω" for character, label in zip(part, labels(part))):
-                assert_safe(part)
+            assert_safe(part)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,11 @@ def test_origins_follow_the_characters(expression: str, text: str, wanted: str) 
         ("{% set y %}α{{ x }}{% endset %}{{ y ~ 'β' }}", "αאבβ", "tmmt"),
         ("{% for c in x %}{{ c }}α{% endfor %}", "אαבα", "mtmt"),
         ("{% for c in 'αβ' + x %}{{ c }}{% endfor %}", "αβאב", "ttmm"),
-        ("{% set ns = namespace(y='α') %}{% for c in x %}{% set ns.y = ns.y + c %}{% endfor %}{{ ns.y }}", "αאב", "tmm"),
+        (
+            "{% set ns = namespace(y='α') %}{% for c in x %}{% set ns.y = ns.y + c %}{% endfor %}{{ ns.y }}",
+            "αאב",
+            "tmm",
+        ),
         ("{% filter upper %}α{{ x }}{% endfilter %}", "Αאב", "tmm"),
         ("{% call(y) f() %}{{ y }}β{% endcall %}", "αβ", "tt"),
         ("{% generation %}α{{ x }}{% endgeneration %}", "αאב", "tmm"),
@@ -189,7 +193,8 @@ leaves = st.one_of(literals, st.sampled_from(["x", "y", "m.content", "m['role']"
 
 def _grow(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     unary = [
-        "({})|trim", "({})|upper", "({})|string|list|join", "({})|string|reverse", "[{}]|join", "({})|string|replace('א', 'α')",
+        "({})|trim", "({})|upper", "({})|string|list|join", "({})|string|reverse", "[{}]|join",
+        "({})|string|replace('א', 'α')",
         "({})|tojson", "({})|default('α')", "({})|string|indent", "[{}]|first", "({{'k': {}}}).k", "(({})|string)[1:]",
         "(({})|string)[::2]", "(({})|string).split()|join('β')", "(({})|string).strip().title()", "({})|safe", "({})|e",
         "(({})|string).split('ב', 1)|last", "(({})|string).rsplit('β')|first", "(({})|string).splitlines()|join('δ')",

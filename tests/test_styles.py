@@ -1,4 +1,4 @@
-"""The built-in styles: detection, architectures, and each style's ids, spelled out and against its family's template."""
+"""The built-in styles: detection, architectures, each style's ids spelled out and against its family's template."""
 
 from __future__ import annotations
 
@@ -96,9 +96,11 @@ def test_styles_have_names_and_titles() -> None:
 @pytest.mark.parametrize(
     ("style", "system", "user", "text"),
     [
-        ("chatml", "S", "U", "«<|im_start|>»system\nS«<|im_end|>»\n«<|im_start|>»user\nU«<|im_end|>»\n«<|im_start|>»assistant\n"),
+        ("chatml", "S", "U", "«<|im_start|>»system\nS«<|im_end|>»\n«<|im_start|>»user\nU«<|im_end|>»\n"
+         "«<|im_start|>»assistant\n"),
         ("chatml", None, "U", "«<|im_start|>»user\nU«<|im_end|>»\n«<|im_start|>»assistant\n"),
-        ("chatml", "", "", "«<|im_start|>»system\n«<|im_end|>»\n«<|im_start|>»user\n«<|im_end|>»\n«<|im_start|>»assistant\n"),
+        ("chatml", "", "", "«<|im_start|>»system\n«<|im_end|>»\n«<|im_start|>»user\n«<|im_end|>»\n"
+         "«<|im_start|>»assistant\n"),
         ("phi3", "S", "U", "«<|system|>»\nS«<|end|>»\n«<|user|>»\nU«<|end|>»\n«<|assistant|>»\n"),
         ("phi3", None, "U", "«<|user|>»\nU«<|end|>»\n«<|assistant|>»\n"),
         ("mistral", None, "U", "«<s>»[INST] U [/INST]"),

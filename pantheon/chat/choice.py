@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -226,6 +226,31 @@ def _end_of_turn(chat_format: ChatFormat, now: datetime | None) -> frozenset[int
     return frozenset()
 
 
+def facts(chat_format: ChatFormat) -> Iterator[tuple[str, str]]:
+    """What is in force and why, in pairs of a word and a text."""
+    tokenizer = chat_format.tokenizer
+    yield "template", f"{chat_format.title}: {chat_format.reason}"
+    if not chat_format.takes_system:
+        yield "system text", "not taken; --fold-system puts it in front of the user's message"
+    elif chat_format.default_system is None:
+        yield "system text", "taken; the template inserts none"
+    else:
+        yield "system text", f"taken; without one the template inserts {chat_format.default_system!r}"
+    try:
+        first = chat_format.segments([_USER])[0]
+    except ChatTemplateError:
+        first = None
+    begins = isinstance(first, Special) and first.id is not None and first.id == tokenizer.bos
+    yield "begins with", _named(tokenizer, tokenizer.bos) if begins and tokenizer.bos is not None else "no BOS"
+    yield "stops at", ", ".join(_named(tokenizer, token) for token in sorted(chat_format.stop_ids)) or "nothing"
+    for note in chat_format.notes:
+        yield "note", note
+
+
+def _named(tokenizer: Tokenizer, token: int) -> str:
+    return f"{spelling(tokenizer, token)} ({token})"
+
+
 # ---- The functions of the seed ------------------------------------------------------------------------------------
 
 
@@ -243,8 +268,8 @@ def format_first(style: str | Style, tokenizer: Tokenizer, system: str | None, u
 
 
 def format_turn(style: str | Style, tokenizer: Tokenizer, user: str) -> Ids:
-    """A later turn: the end of the assistant's message that was just sampled, the user's message, and the opening of the
-    next reply. uint32[n], to be evaluated behind the reply's ids."""
+    """A later turn: the end of the reply that was just sampled, the user's message, and the opening of the next reply.
+    uint32[n], to be evaluated behind the reply's ids."""
     chat_format = _of_style(tokenizer, find_style(style), "asked for")
     pieces = chat_format.segments([_USER, _REPLY, Turn(Message("user", user))])
     said = [n for n, piece in enumerate(pieces) if isinstance(piece, Text) and piece.message == 1]

@@ -150,7 +150,7 @@ class Traced(str):
     def _three(self, before: int, found: int) -> tuple[str, str, str]:
         return self.cut(0, before), self.cut(before, found), self.cut(before + found, len(self))
 
-    def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:  # type: ignore[override]
+    def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
         pieces: list[str] = []
         at = 0
         for piece in str.split(self, sep, maxsplit):
@@ -159,7 +159,7 @@ class Traced(str):
             at += len(piece) + len(sep or "")
         return pieces
 
-    def rsplit(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:  # type: ignore[override]
+    def rsplit(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
         pieces: list[str] = []
         end = len(self)
         for piece in reversed(str.rsplit(self, sep, maxsplit)):
@@ -168,7 +168,7 @@ class Traced(str):
             end = at - len(sep or "")
         return pieces[::-1]
 
-    def splitlines(self, keepends: bool = False) -> list[str]:  # type: ignore[override]
+    def splitlines(self, keepends: bool = False) -> list[str]:
         pieces: list[str] = []
         at = 0
         for line, whole in zip(str.splitlines(self, keepends), str.splitlines(self, True), strict=True):

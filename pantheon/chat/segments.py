@@ -181,7 +181,7 @@ def segments_of(written: str, source_of: Callable[[int], Source], controls: Cont
 
 
 def with_bos(segments: list[Segment], tokenizer: Tokenizer) -> list[Segment]:
-    """The segments with the beginning of a sequence in front, if the file asks for one and they do not begin with it."""
+    """The segments with a beginning of sequence in front, if the file asks for one and they do not begin with it."""
     bos = tokenizer.bos
     if bos is None or not tokenizer.add_bos:
         return segments
@@ -232,5 +232,3 @@ def encode_prompt(controls: ControlTokens, segments: Iterable[Segment]) -> Promp
             swallow = swallow and not text
         spans.append(Span(slice(start, at), slice(begun, len(ids))))
     return Prompt(tuple(pieces), ids, tuple(spans))
-
-

@@ -3,9 +3,9 @@
 Rank 4: imports errors, the engine, and its siblings in chat/.
 
 How a turn runs: the whole conversation is written by the model's template and becomes one list of ids, in which the
-model's own replies stay the ids that it sampled. The longest common prefix of that list and of what the state holds is kept, the
-rest is evaluated. Nothing else is remembered about the state, so a cancelled, cut or failed reply needs no repair:
-the next turn compares again.
+model's own replies stay the ids that it sampled, as long as the template writes them as they were. The longest common
+prefix of that list and of what the state holds is kept, the rest is evaluated. Nothing else is remembered about the
+state, so a cancelled, cut or failed reply needs no repair: the next turn compares again.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Chat:
         check_plain("tools", tools)
         self._options: dict[str, Any] = {"tools": tools, "fold_system": fold_system, "merge_roles": merge_roles}
         self._model = model
-        self._format = _model_format(model, template, self._now)
+        self._format = format_of(model, template, self._now)
         self._first_turns: Turns = tuple(Turn(message) for message in given if message.role == "system")[:1]
         self._turns: Turns = tuple(Turn(message) for message in given)
         self._state = model.state(self._window)
@@ -277,8 +277,8 @@ def _check_window(window: int | None, context_length: int) -> int:
     return window
 
 
-def _model_format(model: Model, template: str | None, now: datetime) -> ChatFormat:
-    """The model's format, made once per model and forced style."""
+def format_of(model: Model, template: str | None = None, now: datetime | None = None) -> ChatFormat:
+    """The model's format, made once per model and forced template. `template` and errors: as in Chat."""
     known = model.chat_formats.get(template)
     if not isinstance(known, ChatFormat):
         known = model.chat_formats[template] = make_format(model.tokenizer, model.metadata, forced=template, now=now)

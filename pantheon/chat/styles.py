@@ -182,9 +182,9 @@ def detect_style(template: str) -> str | None:
     """The name of the style whose markers stand in a template's text, or None. It is a name, not a promise: a template
     may do more than its family does."""
     for style in STYLES.values():
-        if style.markers and all(marker in template for marker in style.markers):
-            if not any(marker in template for marker in style.absent):
-                return style.name
+        foreign = any(marker in template for marker in style.absent)
+        if style.markers and not foreign and all(marker in template for marker in style.markers):
+            return style.name
     return None
 
 
@@ -235,4 +235,3 @@ def check_vocabulary(style: Style, tokenizer: Tokenizer) -> None:
 def plain_markers(style: Style, tokenizer: Tokenizer) -> tuple[str, ...]:
     """The markers of a style that anyone can write in this vocabulary, since they are ordinary text there."""
     return tuple(marker for marker in style.plain if tokenizer.token_id(marker) is None)
-

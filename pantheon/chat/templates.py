@@ -65,10 +65,7 @@ def variables_of(
 def compiled(template: str) -> CompiledTemplate:
     """The template, ready to be rendered. ChatTemplateError says what is wrong with it."""
     if not is_jinja(template) and "{{" in template:
-        raise ChatTemplateError(
-            "the chat template is written for Go, as Ollama has them ({{ .Name }}), not in Jinja; give template= a style "
-            "or a Jinja template"
-        )
+        raise ChatTemplateError("the chat template is written for Go, as Ollama has them ({{ .Name }}), not in Jinja")
     from pantheon.chat.sandbox import CompiledTemplate
 
     return CompiledTemplate(template)
