@@ -282,7 +282,8 @@ def conversation(chat: Chat) -> Iterator[None]:
     """The banner before, the chat's memory freed after."""
     note(banner(chat))
     for text in chat.notes:
-        note(f"({text})")
+        if text not in chat.format.notes:  # those were logged when the format was chosen
+            note(f"({text})")
     try:
         yield
     finally:
