@@ -271,6 +271,17 @@ def test_sampled_ids_stay_while_the_text_of_their_turn_does(
     assert prompt.text == reference(template, messages=messages)
 
 
+def test_a_space_that_was_sampled_is_not_written_once_more(tokenizer: pantheon.Tokenizer) -> None:
+    template = "{% for m in messages %}<|im_start|>{{ ' ' + m.content|trim }}<|im_end|>{% endfor %}"
+    ids = tuple(tokenizer.encode(" the rest").tolist())  # as vocabularies of SentencePiece: shown as "the rest"
+    said = [*turns(("user", "a")), Turn(Message("assistant", "the rest"), ids), *turns(("user", "b"))]
+    prompt = of(tokenizer, template).prompt(said)
+    assert prompt.ids.tolist() == tokenizer.encode(prompt.text, special=True).tolist()
+    assert Kept(" the rest", ids, 1) in prompt.segments
+    bare = Turn(Message("assistant", "rest"), tuple(tokenizer.encode("rest").tolist()))
+    assert Kept("rest", bare.ids or (), 1) in of(tokenizer, template).segments([said[0], bare, said[2]])
+
+
 # ---- Beginning of sequence, end of turn
 
 

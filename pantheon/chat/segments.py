@@ -174,10 +174,23 @@ def segments_of(written: str, source_of: Callable[[int], Source], controls: Cont
             continue
         source = source_of(number)
         if source.kept is not None and source.kept.text == text and numbers.count(number) == 1:
-            segments.append(source.kept)
+            segments.append(_with_its_space(source.kept, segments, controls.tokenizer))
         elif text:
             segments.append(Text(text, source.origin, source.message))
     return segments
+
+
+def _with_its_space(kept: Kept, before: list[Segment], tokenizer: Tokenizer) -> Kept:
+    """A reply that was sampled with a space in front, which its text is shown without, as SentencePiece has it: where
+    the template writes that space, the sampled ids have it already."""
+    last = before[-1] if before else None
+    if not isinstance(last, Text) or last.origin != "template" or not last.text.endswith(" "):
+        return kept
+    first = next((token for token in kept.ids if not tokenizer.is_control(token)), None)
+    if first is None or kept.text.startswith(" ") or not tokenizer.piece(first).startswith(b" "):
+        return kept
+    before[-1:] = [Text(last.text[:-1])] if len(last.text) > 1 else []
+    return Kept(" " + kept.text, kept.ids, kept.message)
 
 
 def with_bos(segments: list[Segment], tokenizer: Tokenizer) -> list[Segment]:
@@ -228,7 +241,12 @@ def encode_prompt(controls: ControlTokens, segments: Iterable[Segment]) -> Promp
             text = "".join(texts)
             if swallow:
                 text = text[_WHITE.match(text).end() :]  # type: ignore[union-attr]
-            ids.extend(tokenizer.encode_buffer(text))
+            ids.extend(_encode_after(tokenizer, text, ids[-1] if ids else None))
             swallow = swallow and not text
         spans.append(Span(slice(start, at), slice(begun, len(ids))))
     return Prompt(tuple(pieces), ids, tuple(spans))
+
+
+def _encode_after(tokenizer: Tokenizer, text: str, previous: int | None) -> IdBuffer:
+    """The ids of a text that follows the token `previous` (None: it begins)."""
+    return tokenizer.encode_buffer(text)
