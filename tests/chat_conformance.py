@@ -16,7 +16,7 @@ from typing import Any
 from chat_worlds import NOW, reference
 
 from pantheon.chat import detect_style, render
-from pantheon.chat.origin import TEMPLATE, Traced, runs_of
+from pantheon.chat.origin import TEMPLATE, Traced, mark, runs_of
 from pantheon.chat.sandbox import CompiledTemplate
 from pantheon.chat.templates import variables_of
 from pantheon.errors import ChatTemplateError
@@ -109,7 +109,7 @@ def check_template(text: str, bos_token: str = "<s>", eos_token: str = "</s>") -
 
 
 def _own_share(text: str, bos_token: str, eos_token: str) -> float:
-    messages = [{**message, "role": Traced.all_of(message["role"], TEMPLATE)} for message in CASES["uau"][0]]
+    messages = [{**message, "role": mark(message["role"], TEMPLATE)} for message in CASES["uau"][0]]
     try:
         out = CompiledTemplate(text).render(variables_of(messages, None, bos_token, eos_token, True), NOW)
     except ChatTemplateError:

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pantheon.chat import render
-from pantheon.chat.origin import DATA, TEMPLATE, Traced, concat, runs_of
+from pantheon.chat.origin import DATA, TEMPLATE, Traced, concat, mark, runs_of
 from pantheon.chat.sandbox import CompiledTemplate
 from pantheon.errors import ChatTemplateError
 
@@ -26,11 +26,11 @@ SOURCE = 5  # a message's
 
 
 def own(text: str) -> Traced:
-    return Traced.all_of(text, TEMPLATE)
+    return mark(text, TEMPLATE)
 
 
 def said(text: str) -> Traced:
-    return Traced.all_of(text, SOURCE)
+    return mark(text, SOURCE)
 
 
 def labels(text: str) -> str:
@@ -237,6 +237,16 @@ def test_random_templates_print_what_jinja_prints_and_forge_nothing(
     for character, label in zip(theirs, labels(ours), strict=True):
         assert label != "t" or character not in HEBREW
         assert label != "m" or character not in GREEK or "tojson" in expression or "indent" in expression
+
+
+def test_a_template_can_reach_nothing_that_str_has_not() -> None:
+    """Names with an underscore are out of a template's reach."""
+    assert {name for name in dir(Traced) if not name.startswith("_")} == {n for n in dir(str) if not n.startswith("_")}
+    for name in ("_runs", "_recased", "_piece", "__class__"):
+        with pytest.raises(ChatTemplateError):
+            CompiledTemplate("{{ x." + name + "('a') }}").render({"x": said("א")}, NOW)
+        with pytest.raises(ChatTemplateError):
+            CompiledTemplate("{{ (x|safe)['" + name + "'] + 'a' }}").render({"x": said("א")}, NOW)
 
 
 def test_a_text_with_origins_is_copied_and_stored_as_plain_text() -> None:

@@ -120,10 +120,9 @@ def _own(tokenizer: Tokenizer, metadata: Mapping[str, object], now: datetime | N
         return None
     try:
         template = compiled(text)
-        tool_template = compiled(tool_text) if tool_text and tool_text != text else None
     except ChatTemplateError as error:
         raise ChatTemplateError(f"this file's own template: {error}; {_cure()}") from None
-    chat_format = _bare(tokenizer, OWN, "the file has one", template=template, tool_template=tool_template)
+    chat_format = _bare(tokenizer, OWN, "the file has one", template=template, tool_template=tool_text)
     name = detect_style(text)
     if name is None:
         return chat_format

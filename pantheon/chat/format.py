@@ -19,10 +19,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from pantheon.chat.messages import Turn
-from pantheon.chat.origin import DATA, FIRST_SOURCE, TEMPLATE, Traced, concat, sources_in
+from pantheon.chat.origin import DATA, FIRST_SOURCE, TEMPLATE, Traced, concat, mark, sources_in
 from pantheon.chat.segments import ControlTokens, Kept, Prompt, Segment, Source, encode_prompt, segments_of, with_bos
 from pantheon.chat.styles import Style
-from pantheon.chat.templates import variables_of
+from pantheon.chat.templates import compiled, variables_of
 from pantheon.errors import ChatTemplateError
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ class ChatFormat:
     """The style that it is, or that the template is known to write like."""
     template: CompiledTemplate | None
     """None: the style writes."""
-    tool_template: CompiledTemplate | None = None
-    """The one that is used when tools are given."""
+    tool_template: str | None = None
+    """The text of the one that is used when tools are given."""
     bos_token: str = ""
     eos_token: str = ""
     default_system: str | None = None
@@ -112,7 +112,7 @@ class ChatFormat:
         generation_prompt: bool,
         tools: Sequence[Any] | None,
     ) -> Traced:
-        template = self.tool_template if tools and self.tool_template is not None else self.template
+        template = compiled(self.tool_template) if tools and self.tool_template is not None else self.template
         if template is None:
             assert self.style is not None
             if tools:
@@ -195,8 +195,8 @@ def _message(turns: Sequence[Turn], group: Group) -> dict[str, Any]:
     """A message as a template gets it: its role is the template's own text, all else is marked with its turn."""
     parts: list[str] = []
     for index in group.turns:
-        parts += [_BLANK_LINE, Traced.all_of(turns[index].message.content, _content_source(index))]
-    message: dict[str, Any] = {"role": Traced.all_of(group.role, TEMPLATE), "content": concat(parts[1:])}
+        parts += [_BLANK_LINE, mark(turns[index].message.content, _content_source(index))]
+    message: dict[str, Any] = {"role": mark(group.role, TEMPLATE), "content": concat(parts[1:])}
     index = group.turns[-1]
     return {**message, **_labelled(turns[index].message.extras(), _content_source(index) + 1)}
 
@@ -204,7 +204,7 @@ def _message(turns: Sequence[Turn], group: Group) -> dict[str, Any]:
 def _labelled(value: Any, source: int) -> Any:
     """A copy in which every text has this source."""
     if isinstance(value, str):
-        return Traced.all_of(value, source)
+        return mark(value, source)
     if isinstance(value, Mapping):
         return {_labelled(key, source): _labelled(part, source) for key, part in value.items()}
     if isinstance(value, (list, tuple)):

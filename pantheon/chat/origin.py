@@ -47,16 +47,6 @@ class Traced(str):
         self._runs = runs
         return self
 
-    @classmethod
-    def all_of(cls, text: str, source: int) -> Traced:
-        """A text whose characters all have one source."""
-        return cls(str.__str__(text), ((len(text), source),))
-
-    @classmethod
-    def of(cls, text: str) -> Traced:
-        """Any text with the origins that it has."""
-        return text if type(text) is Traced else cls(str.__str__(text))
-
     # ---- the whole, a part, one after the other
 
     def __str__(self) -> str:
@@ -69,10 +59,10 @@ class Traced(str):
         result = str.__getitem__(self, key)
         if not isinstance(key, slice):
             at = key.__index__()
-            return self.cut(at + len(self) if at < 0 else at, 1)
+            return cut(self, at + len(self) if at < 0 else at, 1)
         start, stop, step = key.indices(len(self))
         if step == 1:
-            return self.cut(start, max(stop - start, 0))
+            return cut(self, start, max(stop - start, 0))
         each = [source for length, source in self._runs for _ in range(length)][key]
         return _over(result, tuple((sum(1 for _ in group), source) for source, group in groupby(each)))
 
@@ -82,19 +72,6 @@ class Traced(str):
             for character in str.__getitem__(self, slice(at, at + length)):
                 yield Traced(character, ((1, source),))
             at += length
-
-    def cut(self, start: int, length: int) -> Traced:
-        """The characters from `start` on."""
-        runs: list[tuple[int, int]] = []
-        at, end = 0, start + length
-        for size, source in self._runs:
-            low, high = max(at, start), min(at + size, end)
-            if low < high:
-                runs.append((high - low, source))
-            at += size
-            if at >= end:
-                break
-        return Traced(str.__getitem__(self, slice(start, end)), tuple(runs))
 
     def __add__(self, other: Any) -> Any:
         return NotImplemented if _is_foreign(other) else concat((self, other))
@@ -106,7 +83,7 @@ class Traced(str):
         result = str.__mul__(self, times)
         count = max(times.__index__(), 0)
         if len(self._runs) == 1:
-            return Traced.all_of(result, self._runs[0][1])
+            return mark(result, self._runs[0][1])
         if count * len(self._runs) > MAX_RUNS:
             raise OverflowError(f"a text of more than {MAX_RUNS} pieces")
         return _over(result, self._runs * count)
@@ -124,20 +101,20 @@ class Traced(str):
     # ---- parts of it
 
     def strip(self, characters: str | None = None, /) -> str:
-        rest = self.cut(len(self) - len(str.lstrip(self, characters)), len(self))
-        return rest.cut(0, len(str.rstrip(rest, characters)))
+        rest = cut(self, len(self) - len(str.lstrip(self, characters)), len(self))
+        return cut(rest, 0, len(str.rstrip(rest, characters)))
 
     def lstrip(self, characters: str | None = None, /) -> str:
-        return self.cut(len(self) - len(str.lstrip(self, characters)), len(self))
+        return cut(self, len(self) - len(str.lstrip(self, characters)), len(self))
 
     def rstrip(self, characters: str | None = None, /) -> str:
-        return self.cut(0, len(str.rstrip(self, characters)))
+        return cut(self, 0, len(str.rstrip(self, characters)))
 
     def removeprefix(self, prefix: str, /) -> str:
-        return self.cut(len(self) - len(str.removeprefix(self, prefix)), len(self))
+        return cut(self, len(self) - len(str.removeprefix(self, prefix)), len(self))
 
     def removesuffix(self, suffix: str, /) -> str:
-        return self.cut(0, len(str.removesuffix(self, suffix)))
+        return cut(self, 0, len(str.removesuffix(self, suffix)))
 
     def partition(self, separator: str, /) -> tuple[str, str, str]:
         before, found, _ = str.partition(self, separator)
@@ -148,7 +125,7 @@ class Traced(str):
         return self._three(len(before), len(found))
 
     def _three(self, before: int, found: int) -> tuple[str, str, str]:
-        return self.cut(0, before), self.cut(before, found), self.cut(before + found, len(self))
+        return cut(self, 0, before), cut(self, before, found), cut(self, before + found, len(self))
 
     def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
         pieces: list[str] = []
@@ -177,7 +154,7 @@ class Traced(str):
         return pieces
 
     def _piece(self, piece: str, at: int) -> str:
-        part = self.cut(at, len(piece))
+        part = cut(self, at, len(piece))
         return part if at >= 0 and str.__eq__(part, piece) else piece
 
     # ---- another text of it
@@ -190,7 +167,7 @@ class Traced(str):
         """The same characters in another case: no case of a character is shorter than it, so lengths tell."""
         source = only_source(self)
         if source is not None:
-            return Traced.all_of(result, source)
+            return mark(result, source)
         return _over(result, self._runs)
 
     def upper(self) -> str:
@@ -209,7 +186,31 @@ class Traced(str):
         return self._recased(str.swapcase(self))
 
 
-# ---- Any texts ----------------------------------------------------------------------------------------------------
+# ---- Any texts (functions, since a template can reach the methods of a text) ---------------------------------------
+
+
+def mark(text: str, source: int) -> Traced:
+    """A text whose characters all have one source."""
+    return Traced(str.__str__(text), ((len(text), source),))
+
+
+def traced(text: str) -> Traced:
+    """Any text with the origins that it has."""
+    return text if type(text) is Traced else Traced(str.__str__(text), runs_of(text))
+
+
+def cut(text: Traced, start: int, length: int) -> Traced:
+    """The characters from `start` on."""
+    runs: list[tuple[int, int]] = []
+    at, end = 0, start + length
+    for size, source in runs_of(text):
+        low, high = max(at, start), min(at + size, end)
+        if low < high:
+            runs.append((high - low, source))
+        at += size
+        if at >= end:
+            break
+    return Traced(str.__getitem__(text, slice(start, end)), tuple(runs))
 
 
 def runs_of(text: str) -> Runs:
@@ -256,7 +257,7 @@ def written_from(result: str, value: Any) -> str:
     from, if they do. It is never the template's."""
     sources = sources_in(value)
     source = sources.pop() if len(sources) == 1 else DATA
-    return str.__str__(result) if source in (DATA, TEMPLATE) else Traced.all_of(result, source)
+    return str.__str__(result) if source in (DATA, TEMPLATE) else mark(result, source)
 
 
 def formatted(form: str, args: Sequence[Any], named: Mapping[str, Any], result: str) -> str:
@@ -301,17 +302,17 @@ def _percent_parts(form: Traced, values: Any) -> list[str] | None:
     parts: list[str] = []
     at = 0
     for match in _PERCENTS.finditer(form):
-        parts.append(form.cut(at, match.start() - at))
+        parts.append(cut(form, at, match.start() - at))
         if "%" in parts[-1]:  # a directive with a width or a name
             return None
         at = match.end()
         if match.group() == "%%":
-            parts.append(form.cut(at - 1, 1))
+            parts.append(cut(form, at - 1, 1))
         elif not rest:
             return None
         else:
             parts.append(_text(rest.pop(0)))
-    return None if "%" in form.cut(at, len(form)) else [*parts, form.cut(at, len(form))]
+    return None if "%" in cut(form, at, len(form)) else [*parts, cut(form, at, len(form))]
 
 
 def _brace_parts(form: str, args: Sequence[Any], named: Mapping[str, Any]) -> list[str] | None:
@@ -320,13 +321,13 @@ def _brace_parts(form: str, args: Sequence[Any], named: Mapping[str, Any]) -> li
     parts: list[str] = []
     at = used = 0
     for match in _BRACES.finditer(form):
-        parts.append(form.cut(at, match.start() - at))
+        parts.append(cut(form, at, match.start() - at))
         if set("{}") & set(parts[-1]):  # a field with a format of its own
             return None
         at = match.end()
         field = match.group(1)
         if field is None:
-            parts.append(form.cut(at - 1, 1))
+            parts.append(cut(form, at - 1, 1))
         elif field and not (field.isascii() and field.isdigit()):
             parts.append(_text(named.get(field, "")))
         else:
@@ -335,4 +336,4 @@ def _brace_parts(form: str, args: Sequence[Any], named: Mapping[str, Any]) -> li
             if number >= len(args):
                 return None
             parts.append(_text(args[number]))
-    return None if set("{}") & set(form.cut(at, len(form))) else [*parts, form.cut(at, len(form))]
+    return None if set("{}") & set(cut(form, at, len(form))) else [*parts, cut(form, at, len(form))]

@@ -52,7 +52,18 @@ from pantheon.chat.limits import (
     fits,
     weigh,
 )
-from pantheon.chat.origin import TEMPLATE, Runs, Traced, concat, formatted, only_source, runs_of, written_from
+from pantheon.chat.origin import (
+    TEMPLATE,
+    Runs,
+    Traced,
+    concat,
+    formatted,
+    mark,
+    only_source,
+    runs_of,
+    traced,
+    written_from,
+)
 from pantheon.errors import ChatTemplateError
 
 FILTERS = frozenset(
@@ -93,7 +104,7 @@ class _CodeGenerator(jinja2.compiler.CodeGenerator):
 
     def _literal(self, text: str) -> str:
         literals: list[str] = self.environment.literals  # type: ignore[attr-defined]
-        literals.append(Traced.all_of(text, TEMPLATE))
+        literals.append(mark(text, TEMPLATE))
         return f"environment.literals[{len(literals) - 1}]"
 
     def _output_const_repr(self, group: Iterable[Any]) -> str:
@@ -242,7 +253,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
             check_percent(str(left), right)
         result = super().call_binop(context, operator, left, right)
         if operator == "+" and isinstance(result, markupsafe.Markup):
-            result = _Markup.of(result, left, right)
+            result = _markup(result, left, right)
         return self.budget.count(result)
 
 
@@ -253,29 +264,28 @@ class _Markup(markupsafe.Markup):
     __slots__ = ("_runs",)
     _runs: Runs
 
-    @classmethod
-    def of(cls, made: str, *parts: Any) -> str:
-        """`made` with the origins of its parts, if they join to it: if nothing in them was escaped."""
-        texts = [part for part in parts if isinstance(part, str)]
-        joined = concat(texts)
-        if not str.__eq__(joined, made):
-            return made
-        self = cls(str.__str__(joined))
-        self._runs = runs_of(joined)
-        return self
-
     def __str__(self) -> str:
         return Traced(str.__str__(self), runs_of(self))
 
 
+def _markup(made: str, *parts: Any) -> str:
+    """`made` with the origins of its parts, if they join to it: if nothing in them was escaped."""
+    joined = concat(part for part in parts if isinstance(part, str))
+    if not str.__eq__(joined, made):
+        return made
+    markup = _Markup(str.__str__(joined))
+    markup._runs = runs_of(joined)
+    return markup
+
+
 def _safe(value: Any) -> str:
     made = jinja2.filters.do_mark_safe(value)
-    return _Markup.of(made, value)
+    return _markup(made, value)
 
 
 def _escape(value: Any) -> str:
     made = markupsafe.escape(value)
-    return _Markup.of(made, value)
+    return _markup(made, value)
 
 
 class _Namespace(jinja2.utils.Namespace):
@@ -288,7 +298,7 @@ class _Namespace(jinja2.utils.Namespace):
 def _join(separator: str, items: Iterable[Any]) -> str:
     parts = list(items)
     check_join(separator, parts)
-    return Traced.join(Traced.of(separator), [part if isinstance(part, str) else str(part) for part in parts])
+    return traced(separator).join([part if isinstance(part, str) else str(part) for part in parts])
 
 
 def _sum(items: Iterable[Any], start: Any = 0) -> Any:
@@ -411,7 +421,7 @@ class CompiledTemplate:
         """The clock; a format may hold widths, which the system's function obeys."""
         fits(256 * len(form))
         text = self._now().strftime(form)
-        return Traced.all_of(text, TEMPLATE) if only_source(form) == TEMPLATE else text
+        return mark(text, TEMPLATE) if only_source(form) == TEMPLATE else text
 
     def render(self, variables: Mapping[str, Any], now: datetime | None) -> Traced:
         """The text for these variables, which are not changed. `now` freezes the template's clock."""

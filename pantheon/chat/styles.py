@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pantheon.chat.origin import TEMPLATE, Traced, concat
+from pantheon.chat.origin import TEMPLATE, Traced, concat, mark, traced
 from pantheon.errors import ChatTemplateError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Style:
             role = str(message["role"])
             self._check_role(index, role)
             before, after = (text.replace(EOS, eos_token) for text in self.roles[role])
-            content = Traced.of(message["content"])
+            content = traced(message["content"])
             parts += [_own(before), content.strip() if role in self.trims else content, _own(after)]
         return concat([*parts, _own(self.opening)] if add_generation_prompt else parts)
 
@@ -74,7 +74,7 @@ class Style:
 
 
 def _own(text: str) -> Traced:
-    return Traced.all_of(text, TEMPLATE)
+    return mark(text, TEMPLATE)
 
 
 def _roles(before: str, after: str, *roles: str, **names: str) -> dict[str, tuple[str, str]]:

@@ -5,12 +5,13 @@ Rank 4: imports errors, messages, origin; the sandbox (and with it Jinja) at the
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from pantheon.chat.messages import Message
-from pantheon.chat.origin import TEMPLATE, Traced
+from pantheon.chat.origin import TEMPLATE, mark
 from pantheon.errors import ChatTemplateError
 
 if TYPE_CHECKING:
@@ -56,12 +57,13 @@ def variables_of(
         "messages": messages,
         "tools": tools,
         "documents": None,
-        "bos_token": Traced.all_of(bos_token, TEMPLATE),
-        "eos_token": Traced.all_of(eos_token, TEMPLATE),
+        "bos_token": mark(bos_token, TEMPLATE),
+        "eos_token": mark(eos_token, TEMPLATE),
         "add_generation_prompt": add_generation_prompt,
     }
 
 
+@functools.lru_cache(maxsize=16)
 def compiled(template: str) -> CompiledTemplate:
     """The template, ready to be rendered. ChatTemplateError says what is wrong with it."""
     if not is_jinja(template) and "{{" in template:
