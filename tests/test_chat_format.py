@@ -254,6 +254,7 @@ def test_the_spans_of_a_prompt_cover_segments_and_ids_without_gaps(tokenizer: pa
         ("m.content|trim", " yo", False),
         ("m.content|trim", "yo", True),
         ("m.content + m.content", "yo", False),
+        ("m.content + '|' + m.content", "yo", False),
         ("m.content[:1] + m.content[1:]", "yo", True),
         ("m.content.split('</think>')[-1]", "<think>a</think>yo", False),
         ("m.content.split('</think>')[-1]", "yo", True),
@@ -462,6 +463,8 @@ def test_a_template_can_be_given_as_text_or_as_a_file(tokenizer: pantheon.Tokeni
     [
         (PLAIN, "ChatML"),
         (SMOLLM2, "ChatML"),
+        ("<|im_start|>system\nToday is Monday.<|im_end|>\n" + PLAIN, "ChatML"),
+        ("{{ messages|length }}" + PLAIN, "the file's own template"),
         (PLAIN + "{{ 'x' }}", "the file's own template"),
         (PLAIN.replace("'\n' + ", "' \n' + "), "the file's own template"),
         (PLAIN.replace("<|im_start|>", "<|turn|>"), "the file's own template"),

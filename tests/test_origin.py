@@ -99,6 +99,7 @@ def test_every_operation_says_what_str_says_and_forges_nothing(
         ("'α{}β{{}}'.format(x)", "αאבβ{}", "tmmttt"),
         ("'{1}{0}{n}'.format(x, 'α', n='β')", "αאבβ", "tmmt"),
         ("'α%5sβ' % x", "α   אבβ", "-------"),
+        ("'α%d' % 7.9", "α7", "--"),
         ("'α{:>4}β'.format(x)", "α  אבβ", "------"),
         ("x.format('α')", "אב", "mm"),
         ("('α' + x)[1:]", "אב", "mm"),
@@ -255,6 +256,12 @@ def test_a_text_with_origins_is_copied_and_stored_as_plain_text() -> None:
     assert type(pickle.loads(pickle.dumps(text))) is str
     assert labels(Traced("αβ")) == "--"
     assert labels(Traced("αβ", ((1, TEMPLATE),))) == "--"  # lengths that do not fit are no origins
+
+
+@pytest.mark.parametrize(("form", "said_text"), [("'%1s%s' % (x, x)", "%1s"), ("'{:s}{}'.format(x, x)", "{:s}")])
+def test_what_is_said_cannot_pass_as_a_directive_that_was_not_understood(form: str, said_text: str) -> None:
+    out = CompiledTemplate("{{ " + form + " }}").render({"x": said(said_text)}, NOW)
+    assert (str.__str__(out), set(labels(out))) == (said_text * 2, {"-"})
 
 
 def test_the_variables_are_not_changed_and_not_shared() -> None:

@@ -132,9 +132,11 @@ def _own(tokenizer: Tokenizer, metadata: Mapping[str, object], now: datetime | N
         note = f"the template looks like {style.title}, but {missing} is no control token of this vocabulary"
         return replace(chat_format, notes=(note,))
     chat_format = replace(chat_format, notes=_notes(style, tokenizer))
-    if not _writes_like(chat_format, style, now):
-        return replace(chat_format, reason=f"of the family of {style.title}, but it writes more or otherwise")
-    return replace(chat_format, title=style.title, style=style, reason=f"{OWN}, which writes {style.title}")
+    front = _extra_front(chat_format, style, now)
+    if front is None:
+        return replace(chat_format, reason=f"it has the markers of {style.title}, but writes more or otherwise")
+    reason = f"{OWN}, which writes {style.title}{' behind a system text of its own' if front else ''}"
+    return replace(chat_format, title=style.title, style=style, reason=reason)
 
 
 def _text_of(metadata: Mapping[str, object], key: str) -> str | None:
@@ -162,21 +164,21 @@ def _cure() -> str:
 # ---- Found out by asking ------------------------------------------------------------------------------------------
 
 
-def _writes_like(chat_format: ChatFormat, style: Style, now: datetime | None) -> bool:
-    """Whether the template prints what the style would, for plain conversations; it may insert a system text."""
+def _extra_front(chat_format: ChatFormat, style: Style, now: datetime | None) -> str | None:
+    """What the template prints before that which the style would, for plain conversations: a system text of its own, or
+    nothing. None: it does not write like the style."""
     as_style = replace(chat_format, style=style, template=None)
-    try:
-        inserted = _inserted_system(chat_format, now) if "system" in style.roles else None
-        front = () if inserted is None else (Turn(Message("system", inserted)),)
-        for probe in ((_USER,), (_USER, _REPLY, _USER)):
-            for opening in (True, False):
-                theirs = join(chat_format.segments(probe, now, generation_prompt=opening))
-                ours = join(as_style.segments((*front, *probe), generation_prompt=opening))
-                if theirs.removeprefix(chat_format.bos_token) != ours.removeprefix(chat_format.bos_token):
-                    return False
-    except ChatTemplateError:
-        return False
-    return True
+    fronts: set[str] = set()
+    for probe in ((_USER,), (_USER, _REPLY, _USER)):
+        try:
+            theirs, ours = join(chat_format.segments(probe, now)), join(as_style.segments(probe))
+        except ChatTemplateError:
+            return None
+        theirs, ours = (text.removeprefix(chat_format.bos_token) for text in (theirs, ours))
+        if not theirs.endswith(ours):
+            return None
+        fronts.add(theirs[: len(theirs) - len(ours)])
+    return fronts.pop() if len(fronts) == 1 else None
 
 
 def _inserted_system(chat_format: ChatFormat, now: datetime | None) -> str | None:

@@ -10,7 +10,6 @@ border of template and message exactly as in the joined text.
 
 from __future__ import annotations
 
-import re
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -23,8 +22,6 @@ from pantheon.errors import ChatTemplateError
 
 Origin = Literal["template", "system", "user", "assistant", "tool", "data"]
 """Whose characters they are. data: the caller's, but of no message, or no longer known of which."""
-
-_WHITE = re.compile(r"[^\S\x1c-\x1f]*")  # white space as Unicode has it; Python counts four separators more
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +116,6 @@ class ControlTokens:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self._found: dict[str, tuple[Segment, ...]] = {}
-        self._swallowing: dict[int, bool] = {}
 
     def split(self, text: str) -> tuple[Segment, ...]:
         """A text of the template in Specials and Texts: leftmost first, of those the longest, as the tokenizer says."""
@@ -146,15 +142,6 @@ class ControlTokens:
             at = start + len(name)
         if at < len(text):
             yield Text(text[at:])
-
-    def swallows(self, token: int) -> bool:
-        """Whether this control token takes the white space behind it along, as those of Phi-3 do."""
-        known = self._swallowing.get(token)
-        if known is None:
-            name = self.tokenizer.piece(token)
-            one, other = (self.tokenizer.encode_buffer(name + rest, special=True) for rest in (b"a", b" \n a"))
-            known = self._swallowing[token] = one == other
-        return known
 
 
 # ---- From the template's output to segments -----------------------------------------------------------------------
@@ -221,7 +208,6 @@ def encode_prompt(controls: ControlTokens, segments: Iterable[Segment]) -> Promp
     ids = array(ID_CODE)
     spans: list[Span] = []
     at = 0
-    swallow = False
     while at < len(pieces):
         start, begun = at, len(ids)
         piece = pieces[at]
@@ -229,20 +215,14 @@ def encode_prompt(controls: ControlTokens, segments: Iterable[Segment]) -> Promp
         if isinstance(piece, Special):
             token = piece.id if piece.id is not None else special_id(tokenizer, piece.text)
             ids.append(token)
-            swallow = controls.swallows(token)
         elif isinstance(piece, Kept):
             ids.extend(piece.ids)
-            swallow = False
         else:
             texts = [piece.text]
             while at < len(pieces) and isinstance(following := pieces[at], Text):
                 texts.append(following.text)
                 at += 1
-            text = "".join(texts)
-            if swallow:
-                text = text[_WHITE.match(text).end() :]  # type: ignore[union-attr]
-            ids.extend(_encode_after(tokenizer, text, ids[-1] if ids else None))
-            swallow = swallow and not text
+            ids.extend(_encode_after(tokenizer, "".join(texts), ids[-1] if ids else None))
         spans.append(Span(slice(start, at), slice(begun, len(ids))))
     return Prompt(tuple(pieces), ids, tuple(spans))
 
