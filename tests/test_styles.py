@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chat_conformance import CASES, check_template
 from chat_worlds import FAMILIES, NOW, conversations, open_vocabulary, reference, write_family, write_vocabulary
 
 import pantheon
@@ -196,6 +197,16 @@ def test_the_style_and_the_template_of_a_family_give_the_same_ids(tmp_path: Path
             bos = "" if not facts.get("add_bos") or theirs.startswith(facts["bos"]) else facts["bos"]
             assert prompt.text == bos + theirs
             assert prompt.ids.tolist() == forced.prompt(turns, NOW, generation_prompt=opening).ids.tolist()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_check_of_published_templates_passes_those_of_the_families(name: str) -> None:
+    outcome = check_template(FAMILIES[name]["template"])
+    assert (outcome.style, outcome.differ, outcome.lenient) == (name, {}, ())
+    assert {"u", "uau", "ua"} <= set(outcome.same)
+    assert outcome.own_share > 0.2
+    broken = check_template("{{ ['a']|map('upper')|tojson }}")
+    assert (broken.same, broken.lenient) == ((), tuple(CASES))
 
 
 @pytest.mark.parametrize("name", FAMILIES)
