@@ -1,6 +1,7 @@
 """Published chat templates against plain Jinja: what we print for a set of conversations, what detection says.
 
-`check_template` is for anyone who has a template's text; nothing of it is kept. As a program:
+`check_template` is for anyone who has a template's text, `check_vocabulary` for who has a vocabulary too; nothing of
+them is kept. As a program:
 
     python tests/chat_conformance.py FOLDER...        a table over all *.jinja files; exit code 1 if a text differs
 """
@@ -15,7 +16,9 @@ from typing import Any
 
 from chat_worlds import NOW, reference
 
-from pantheon.chat import detect_style, render
+import pantheon
+from pantheon.chat import Message, detect_style, make_format, render
+from pantheon.chat.messages import Turn
 from pantheon.chat.origin import TEMPLATE, Traced, mark, runs_of
 from pantheon.chat.sandbox import CompiledTemplate
 from pantheon.chat.templates import variables_of
@@ -112,6 +115,38 @@ def check_template(text: str, bos_token: str = "<s>", eos_token: str = "</s>") -
                 same.append(name)
     unique = (tuple(dict.fromkeys(names)) for names in (same, refused, lenient))
     return Outcome(detect_style(text), *unique, differ, _own_share(text, bos_token, eos_token))
+
+
+_CONTENTS = ("Hello there.", " two", "\nfoo", "a  b\n", "", "日本語 123", "x")
+
+
+def check_vocabulary(path: str | Path, template: str) -> list[str]:
+    """What is wrong with chats in this template for a real vocabulary (a GGUF file; no weights are needed).
+
+    The ids of conversations without markers must be those of the whole text with its control tokens; and no control
+    token, spelled in a message, may change which control tokens the prompt has.
+    """
+    wrong: list[str] = []
+    with pantheon.Tokenizer.from_file(path) as tokenizer:
+        metadata = {**pantheon.Metadata.from_file(path), "tokenizer.chat_template": template}
+        chat_format = make_format(tokenizer, metadata, now=NOW)
+        for count in (1, 3):
+            for first in range(len(_CONTENTS)):
+                said = [_CONTENTS[(first + n) % len(_CONTENTS)] for n in range(count)]
+                roles = ("user", "assistant", "user")
+                prompt = chat_format.prompt([Turn(Message(*pair)) for pair in zip(roles, said, strict=False)], NOW)
+                if prompt.ids != tokenizer.encode_buffer(prompt.text, special=True):
+                    wrong.append(f"other ids than the whole text for {said}")
+
+        def controls(text: str) -> list[int]:
+            ids = chat_format.prompt([Turn(Message("user", text))], NOW).ids
+            return [token for token in ids if tokenizer.is_control(token)]
+
+        bare = controls("x")
+        for marker in (tokenizer.piece(token) for token in range(tokenizer.n_vocab) if tokenizer.is_control(token)):
+            if controls("x" + marker.decode("utf-8", "replace")) != bare:
+                wrong.append(f"{marker!r} in a message is a control token")
+    return wrong
 
 
 def _own_share(text: str, bos_token: str, eos_token: str) -> float:

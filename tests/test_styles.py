@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_conformance import CASES, check_template
+from chat_conformance import CASES, check_template, check_vocabulary
 from chat_worlds import FAMILIES, NOW, conversations, open_vocabulary, reference, write_family, write_vocabulary
 
 import pantheon
@@ -200,11 +200,12 @@ def test_the_style_and_the_template_of_a_family_give_the_same_ids(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_the_check_of_published_templates_passes_those_of_the_families(name: str) -> None:
+def test_the_check_of_published_templates_passes_those_of_the_families(tmp_path: Path, name: str) -> None:
     outcome = check_template(FAMILIES[name]["template"])
     assert (outcome.style, outcome.differ, outcome.lenient) == (name, {}, ())
     assert {"u", "uau", "ua"} <= set(outcome.same)
     assert outcome.own_share > 0.2
+    assert check_vocabulary(write_family(tmp_path, name), FAMILIES[name]["template"]) == []
     broken = check_template("{{ ['a']|map('upper')|tojson }}")
     assert (broken.same, broken.lenient) == ((), tuple(CASES))
 

@@ -9,9 +9,9 @@
 Rank 4: imports errors and the engine.
 """
 
-from pantheon.chat.choice import format_first, format_turn
+from pantheon.chat.choice import format_first, format_turn, make_format
 from pantheon.chat.format import ChatFormat
-from pantheon.chat.messages import Message
+from pantheon.chat.messages import Message, Turn
 from pantheon.chat.segments import Kept, Prompt, Segment, Special, Text, encode, join
 from pantheon.chat.session import Chat
 from pantheon.chat.styles import STYLES, Style, detect_style, style_from_arch
@@ -28,11 +28,13 @@ __all__ = [
     "Special",
     "Style",
     "Text",
+    "Turn",
     "detect_style",
     "encode",
     "format_first",
     "format_turn",
     "join",
+    "make_format",
     "render",
     "style_from_arch",
 ]

@@ -25,7 +25,7 @@ class Message:
 
     role: str
     """ "system", "user", "assistant" or "tool" (the result of a tool that the assistant called)."""
-    content: str = ""
+    content: str
     name: str | None = field(default=None, kw_only=True)
     tool_calls: tuple[Any, ...] | None = field(default=None, kw_only=True, hash=False)
     """Of an assistant's message: the calls, each a mapping as JSON has it."""
