@@ -239,7 +239,9 @@ CODES = codes_to_try()
 @each_split
 def test_every_kind_of_character_is_split_as_by_the_reference(drawn: Both, pre: str) -> None:
     for start in range(0, len(CODES), 128):
-        drawn.assert_equal(pre, "".join(f"a{c}b 1{c}2!{c}'{c} {c}\nA{c}" for c in map(chr, CODES[start : start + 128])))
+        drawn.assert_equal(
+            pre, "".join(f"a{c}b 1{c}A2!{c}'{c}x {c}\nA{c}" for c in map(chr, CODES[start : start + 128]))
+        )
 
 
 @each_split
