@@ -40,7 +40,7 @@ def same(got: Logits, want: Logits) -> bool:
 Case = tuple[Variant, str, Logits]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Case]:
     """A variant, its file and float32[N, V], each made once: what all other evaluations are held against."""
     folder, known = tmp_path_factory.mktemp("bits"), dict[str, Case]()
