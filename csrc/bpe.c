@@ -127,7 +127,7 @@ static size_t bpe_merge_short(const bpe *table, uint32_t *ids, size_t n) {
     while (n > 1) {
         size_t at = 0;
         for (size_t i = 1; i + 1 < n; i++)
-            if (pairs[i] < pairs[at]) at = i; /* strictly less: the leftmost of equals */
+            if (pairs[i] >> 32 < pairs[at] >> 32) at = i; /* ranks alone, strictly less: the leftmost of equals */
         if (pairs[at] == BPE_NONE) break;
         ids[at] = (uint32_t)pairs[at];
         n--;
@@ -143,7 +143,7 @@ static size_t bpe_merge_short(const bpe *table, uint32_t *ids, size_t n) {
 
 /* ---- Long pieces ----
  * Symbols stay where they are; prev and next link those that are left. A heap entry is good as long as the pair at its
- * position still has its rank: a rank belongs to one pair of ids, so nothing else need be compared. */
+ * position still has its rank. If it is another pair of the same rank, it has an equal entry of its own. */
 
 static void bpe_heap_down(uint64_t *heap, size_t n, size_t at) {
     const uint64_t moving = heap[at];

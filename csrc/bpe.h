@@ -18,7 +18,7 @@ typedef struct bpe bpe;
 int bpe_new(size_t n_merges, uint64_t seed, bpe **out);
 void bpe_free(bpe *table); /* NULL is fine */
 /* Neighbours left, right become result. At most n_merges calls; ids and rank < 2^32 - 1. For a pair that is there
- * already the later rank counts, as in the reference. */
+ * already the later rank counts, as in the reference. Pairs may share a rank. */
 void bpe_add(bpe *table, uint32_t left, uint32_t right, uint32_t rank, uint32_t result);
 
 /* Working memory of one caller: starts as {0}, grows, is reused from piece to piece. */

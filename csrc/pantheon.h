@@ -170,10 +170,18 @@ enum {
 };
 
 /* Text bytes [0, len) to ids. Returns the number of ids that the text has and writes the first `cap` of them; call
- * with cap 0 to count. `ids` may be NULL if cap is 0. Never more than 3 * len + 8 ids: seldom more than len + 2, but
- * normalization makes some texts longer. With PN_ENCODE_SPECIAL a text that begins with the spelled BOS (ends with the
- * spelled EOS) gets no second one. Returns -status on failure. */
+ * with cap 0 to count. `ids` may be NULL if cap is 0. Seldom more than len + 2 ids, but normalization makes some texts
+ * longer. With PN_ENCODE_SPECIAL a text that begins with the spelled BOS (ends with the spelled EOS) gets no second
+ * one. Returns -status on failure. */
 int64_t pn_tokenize(const pn_tokenizer *tokenizer, const char *text, size_t len, int flags, uint32_t *ids, size_t cap);
+/* The same for text that follows the token `previous`; -1: it begins. Vocabularies of SentencePiece put a space in
+ * front of a text, some behind control tokens too, and some of those swallow the white space that follows them.
+ * PN_ENCODE_BOS goes with -1 only. */
+int64_t pn_tokenize_after(const pn_tokenizer *tokenizer, int64_t previous, const char *text, size_t len, int flags,
+                          uint32_t *ids, size_t cap);
+/* Does a text that follows `previous` (-1: begins) get such a space? The text of its tokens is then without their first
+ * byte, if that is a space. */
+bool pn_tokenizer_adds_space(const pn_tokenizer *tokenizer, int64_t previous);
 /* The bytes of a token: for ordinary tokens the bytes that it stands for, for control tokens their spelling.
  * Borrowed from the tokenizer. NULL (PN_ERR_ARGUMENT) if id >= n_vocab. *len may be 0. */
 const char *pn_token_piece(const pn_tokenizer *tokenizer, uint32_t id, size_t *len);

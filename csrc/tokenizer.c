@@ -15,12 +15,14 @@
 #include "special.h"
 #include "status.h"
 #include "tokenizer_kinds.h"
+#include "unicode.h"
 #include "vocab.h"
 
 /* ---- Building ---- */
 
 static const tokenizer_kind TOKENIZER_KINDS[] = {
     { "gpt2", tokenizer_build_gpt2, tokenizer_encode_gpt2 },
+    { "llama", tokenizer_build_spm, tokenizer_encode_spm },
 };
 
 static int tokenizer_find_kind(pn_tokenizer *tokenizer, const pn_gguf *gguf) {
@@ -33,7 +35,7 @@ static int tokenizer_find_kind(pn_tokenizer *tokenizer, const pn_gguf *gguf) {
         tokenizer->kind = kind;
         return PN_OK;
     }
-    return pn_fail(PN_ERR_UNSUPPORTED, "tokenizer.ggml.model: \"%.*s\" is not supported (known: gpt2)",
+    return pn_fail(PN_ERR_UNSUPPORTED, "tokenizer.ggml.model: \"%.*s\" is not supported (known: gpt2, llama)",
                    TOKENIZER_SHOWN(len), model);
 }
 
@@ -109,10 +111,6 @@ static int tokenizer_read_roles(pn_tokenizer *tokenizer, const pn_gguf *gguf) {
     return tokenizer_read_stop_ids(tokenizer, gguf);
 }
 
-static vocab_text tokenizer_bytes_of(const vocab *v, uint32_t id) {
-    return (vocab_text){ v->bytes + v->offsets[id], v->offsets[id + 1] - v->offsets[id] };
-}
-
 /* The set of control and user-defined tokens; they stand for themselves, so their bytes are their texts. */
 static int tokenizer_build_specials(pn_tokenizer *tokenizer, uint64_t seed) {
     const vocab *const v = &tokenizer->vocab;
@@ -123,7 +121,7 @@ static int tokenizer_build_specials(pn_tokenizer *tokenizer, uint64_t seed) {
     size_t used = 0;
     for (uint32_t id = 0; id < v->n; id++) {
         if (!vocab_is_special(v, id)) continue;
-        const vocab_text bytes = tokenizer_bytes_of(v, id);
+        const vocab_text bytes = vocab_bytes(v, id);
         texts[used++] = (special_text){ bytes.at, bytes.len, id };
     }
     const int status = special_new(texts, n, seed, &tokenizer->specials);
@@ -174,6 +172,7 @@ pn_tokenizer *pn_tokenizer_new(const pn_gguf *gguf) {
 void pn_tokenizer_free(pn_tokenizer *tokenizer) {
     if (!tokenizer) return;
     vocab_free(&tokenizer->vocab);
+    tokenizer_free_spm(tokenizer->spm);
     special_free(tokenizer->specials);
     bpe_free(tokenizer->merges);
     vocab_whole_free(tokenizer->whole);
@@ -188,7 +187,27 @@ void tokenizer_emit(tokenizer_run *run, uint32_t id) {
     run->n++;
 }
 
-static int tokenizer_encode(tokenizer_run *run, size_t len, int flags) {
+bool tokenizer_adds_space(const pn_tokenizer *tokenizer, int64_t previous) {
+    if (previous < 0) return tokenizer->space_first;
+    return tokenizer->space_after_special && vocab_is_special(&tokenizer->vocab, (uint32_t)previous);
+}
+
+/* text[from, to), which holds no control token and follows `previous`: some of those swallow the white space there. */
+static int tokenizer_encode_part(tokenizer_run *run, int64_t previous, size_t from, size_t to) {
+    const vocab *const v = &run->tokenizer->vocab;
+    if (previous >= 0 && v->marks[previous] & VOCAB_SWALLOWS) {
+        while (from < to) {
+            uint8_t props = 0;
+            const size_t step = unicode_step(run->text + from, to - from, &props);
+            if ((props & UNICODE_CLASS_MASK) != UNICODE_SPACE) break;
+            from += step;
+        }
+    }
+    run->previous = previous;
+    return run->tokenizer->kind->encode(run, from, to);
+}
+
+static int tokenizer_encode(tokenizer_run *run, int64_t previous, size_t len, int flags) {
     const pn_tokenizer *const tokenizer = run->tokenizer;
     if (flags & PN_ENCODE_SPECIAL) PN_TRY(special_scan(tokenizer->specials, run->text, len, &run->matches));
     special_match match;
@@ -198,28 +217,42 @@ static int tokenizer_encode(tokenizer_run *run, size_t len, int flags) {
     size_t at = 0;
     bool has_eos = false;
     for (; found; found = special_next(&run->matches, at, &match)) {
-        PN_TRY(tokenizer->kind->encode(run, at, match.pos));
+        PN_TRY(tokenizer_encode_part(run, previous, at, match.pos));
         tokenizer_emit(run, match.id);
         at = match.pos + match.len;
         has_eos = at == len && (int64_t)match.id == tokenizer->eos;
+        previous = match.id;
     }
-    PN_TRY(tokenizer->kind->encode(run, at, len));
+    PN_TRY(tokenizer_encode_part(run, previous, at, len));
     if (flags & PN_ENCODE_EOS && tokenizer->add_eos && !has_eos) tokenizer_emit(run, (uint32_t)tokenizer->eos);
     return PN_OK;
 }
 
-int64_t pn_tokenize(const pn_tokenizer *tokenizer, const char *text, size_t len, int flags, uint32_t *ids, size_t cap) {
+int64_t pn_tokenize_after(const pn_tokenizer *tokenizer, int64_t previous, const char *text, size_t len, int flags,
+                          uint32_t *ids, size_t cap) {
     if ((!text && len) || (!ids && cap)) return -pn_fail(PN_ERR_ARGUMENT, "pn_tokenize: NULL with a length");
     if (flags & ~(PN_ENCODE_SPECIAL | PN_ENCODE_BOS | PN_ENCODE_EOS))
         return -pn_fail(PN_ERR_ARGUMENT, "pn_tokenize: unknown flags %#x", (unsigned)flags);
+    if (previous < -1 || previous >= (int64_t)tokenizer->vocab.n)
+        return -pn_fail(PN_ERR_ARGUMENT, "pn_tokenize: token %lld does not exist, the vocabulary has %u",
+                        (long long)previous, tokenizer->vocab.n);
+    if (previous >= 0 && flags & PN_ENCODE_BOS)
+        return -pn_fail(PN_ERR_ARGUMENT, "pn_tokenize: a BOS stands at the beginning, not behind token %lld",
+                        (long long)previous);
     /* An empty text may come as NULL, to which no offset may be added. */
     const char *const bytes = text ? text : "";
     tokenizer_run run = { .tokenizer = tokenizer, .text = (const uint8_t *)bytes, .ids = ids, .cap = cap };
-    const int status = tokenizer_encode(&run, len, flags);
+    const int status = tokenizer_encode(&run, previous, len, flags);
     bpe_scratch_free(&run.scratch);
     normalize_scratch_free(&run.normalized);
     special_matches_free(&run.matches);
+    special_matches_free(&run.texts);
+    free(run.buffer);
     return status == PN_OK ? (int64_t)run.n : -status;
+}
+
+int64_t pn_tokenize(const pn_tokenizer *tokenizer, const char *text, size_t len, int flags, uint32_t *ids, size_t cap) {
+    return pn_tokenize_after(tokenizer, -1, text, len, flags, ids, cap);
 }
 
 /* ---- Looking at tokens ---- */
@@ -230,9 +263,13 @@ const char *pn_token_piece(const pn_tokenizer *tokenizer, uint32_t id, size_t *l
         pn_fail(PN_ERR_ARGUMENT, "token %u does not exist, the vocabulary has %u", id, tokenizer->vocab.n);
         return NULL;
     }
-    const vocab_text bytes = tokenizer_bytes_of(&tokenizer->vocab, id);
+    const vocab_text bytes = vocab_bytes(&tokenizer->vocab, id);
     *len = bytes.len;
     return (const char *)bytes.at;
+}
+
+bool pn_tokenizer_adds_space(const pn_tokenizer *tokenizer, int64_t previous) {
+    return previous < (int64_t)tokenizer->vocab.n && tokenizer_adds_space(tokenizer, previous);
 }
 
 int64_t pn_token_id(const pn_tokenizer *tokenizer, const char *text, size_t len) {

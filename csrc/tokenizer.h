@@ -4,10 +4,13 @@
  *   - Text is any bytes. A byte that begins no well-formed UTF-8 is a character by itself, neither letter, number nor
  *     space, so where the vocabulary has all 256 bytes, the pieces of pn_tokenize's ids always join to the text again;
  *     where the reference normalizes, to the text whose parts between control tokens are in normalization form C.
- *   - A byte that the vocabulary has no token for becomes the file's unknown token. Where that one is a control token,
- *     which text must never become, the byte is left out, as the reference does with it. In a file that names no
- *     unknown token it is PN_ERR_ARGUMENT, naming byte and offset.
- *   - Without PN_ENCODE_SPECIAL no control or user-defined token comes out, whatever the text and the file's merges.
+ *   - A byte (in vocabularies of SentencePiece a character) that the vocabulary has no token for becomes the file's
+ *     unknown token. Where that one is a control token, which text must never become, it is left out, as the reference
+ *     does with it. In a file that names no unknown token it is PN_ERR_ARGUMENT, naming the byte.
+ *   - Without PN_ENCODE_SPECIAL no control or user-defined token comes out, whatever the text and the file's merges;
+ *     but for user-defined tokens of SentencePiece that are plain text (tokenizer_rules.h).
+ *   - Vocabularies of SentencePiece: the pieces join to the text with a space in front where pn_tokenizer_adds_space()
+ *     says so. A U+2581 comes back as a space, and what the file itself normalizes away does not come back.
  *   - PN_ENCODE_BOS adds no second BOS to a text that begins with one (with PN_ENCODE_SPECIAL, spelled out),
  *     PN_ENCODE_EOS no second EOS to one that ends with it. */
 #ifndef PN_TOKENIZER_H

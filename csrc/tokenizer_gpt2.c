@@ -119,7 +119,8 @@ static int tokenizer_read_merges(pn_tokenizer *tokenizer, const pn_gguf *gguf, c
 int tokenizer_build_gpt2(pn_tokenizer *tokenizer, const pn_gguf *gguf, uint64_t seed) {
     PN_TRY(tokenizer_find_rule(tokenizer, gguf));
     vocab_index index = { 0 };
-    int status = vocab_read(gguf, seed, &tokenizer->vocab, &index);
+    PN_TRY(vocab_read(gguf, VOCAB_BYTE_LEVEL, &tokenizer->vocab));
+    int status = vocab_index_new(gguf, &tokenizer->vocab, seed, &index);
     if (status == PN_OK)
         status = tokenizer_read_id(tokenizer, gguf, "tokenizer.ggml.unknown_token_id", &tokenizer->unknown);
     if (status == PN_OK) tokenizer_find_bytes(tokenizer, &index);

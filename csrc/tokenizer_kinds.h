@@ -22,16 +22,24 @@
 /* Names in messages come from the file: show this much of them. */
 #define TOKENIZER_SHOWN(len) ((int)size_min(len, 80))
 
+typedef struct tokenizer_spm tokenizer_spm;
+
 /* One call of pn_tokenize. */
 typedef struct tokenizer_run {
     const pn_tokenizer *tokenizer;
     const uint8_t *text;
-    uint32_t *ids; /* [cap] */
+    int64_t previous; /* the token that the part to encode follows; -1: it begins the text */
+    uint32_t *ids;    /* [cap] */
     size_t cap;
     size_t n; /* ids that the text has so far; those from cap on are only counted */
     bpe_scratch scratch;
     normalize_scratch normalized;
     special_matches matches;
+    /* Of the kind "llama": */
+    uint8_t *buffer; /* [buffer_cap] the part as its merges see it, buffer_len bytes */
+    size_t buffer_len, buffer_cap;
+    special_matches texts; /* user-defined pieces in it */
+    bool after_unknown;    /* the last id stands for characters without a piece */
 } tokenizer_run;
 
 /* What tokenizer.ggml.model chooses. */
@@ -51,6 +59,9 @@ struct pn_tokenizer {
     bool add_bos, add_eos;     /* what the file asks for; the kind sets what holds where it does not say */
     uint32_t *stop_ids;        /* [n_stop_ids] ascending */
     size_t n_stop_ids;
+    /* Where a text gets a space in front that decoding takes off again: at its beginning, behind special tokens. */
+    bool space_first, space_after_special;
+    tokenizer_spm *spm; /* of the kind "llama", else NULL */
     /* Byte-level merging: */
     const pretokenize_rule *rule;
     bpe *merges;
@@ -62,6 +73,14 @@ struct pn_tokenizer {
 int tokenizer_read_id(const pn_tokenizer *tokenizer, const pn_gguf *gguf, const char *key, int64_t *id);
 /* Append an id to what the call has so far. */
 void tokenizer_emit(tokenizer_run *run, uint32_t id);
+
+/* Does a text that follows this token (-1: begins) get a space in front? */
+bool tokenizer_adds_space(const pn_tokenizer *tokenizer, int64_t previous);
+
+/* tokenizer_spm.c */
+int tokenizer_build_spm(pn_tokenizer *tokenizer, const pn_gguf *gguf, uint64_t seed);
+int tokenizer_encode_spm(tokenizer_run *run, size_t from, size_t to);
+void tokenizer_free_spm(tokenizer_spm *own); /* NULL is fine */
 
 /* tokenizer_gpt2.c */
 int tokenizer_build_gpt2(pn_tokenizer *tokenizer, const pn_gguf *gguf, uint64_t seed);

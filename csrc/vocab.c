@@ -69,23 +69,45 @@ static int vocab_hex_digit(uint8_t c) {
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* A token of type BYTE is "<0xHH>" with two hex digits; anything else stands for itself. */
-static size_t vocab_decode_byte_token(vocab_text text, uint8_t *out) {
+/* The byte that "<0xHH>" names, with two hex digits; -1 for any other text. */
+static int vocab_byte_of_token(vocab_text text) {
     const bool framed = text.len == 6 && memcmp(text.at, "<0x", 3) == 0 && text.at[5] == '>';
     const int high = framed ? vocab_hex_digit(text.at[3]) : -1;
     const int low = framed ? vocab_hex_digit(text.at[4]) : -1;
-    if (high >= 0 && low >= 0) {
-        out[0] = (uint8_t)(high << 4 | low);
+    return high >= 0 && low >= 0 ? high << 4 | low : -1;
+}
+
+/* A token of type BYTE that is spelled in any other way stands for itself. */
+static size_t vocab_decode_byte_token(vocab_text text, uint8_t *out) {
+    const int byte = vocab_byte_of_token(text);
+    if (byte >= 0) {
+        out[0] = (uint8_t)byte;
         return 1;
     }
     memcpy(out, text.at, text.len);
     return text.len;
 }
 
-static size_t vocab_decode(vocab_text text, int type, uint8_t *out) {
+/* ---- Marked spaces ---- */
+
+/* U+2581, the mark, becomes a space; everything else is itself. */
+static size_t vocab_decode_marks(vocab_text text, uint8_t *out) {
+    size_t n = 0;
+    for (size_t at = 0; at < text.len;) {
+        const bool mark = text.len - at >= 3 && memcmp(text.at + at, VOCAB_SPACE_MARK, 3) == 0;
+        out[n++] = mark ? ' ' : text.at[at];
+        at += mark ? 3 : 1;
+    }
+    return n;
+}
+
+static size_t vocab_decode(vocab_text text, vocab_spelling spelling, int type, uint8_t *out) {
     if (text.len == 0) return 0;
-    if (type == VOCAB_NORMAL || type == VOCAB_UNUSED) return vocab_decode_spelling(text, out);
     if (type == VOCAB_BYTE) return vocab_decode_byte_token(text, out);
+    const bool ordinary = type == VOCAB_NORMAL || type == VOCAB_UNUSED;
+    if (spelling == VOCAB_BYTE_LEVEL && ordinary) return vocab_decode_spelling(text, out);
+    if (spelling == VOCAB_MARKED_SPACES && (ordinary || type == VOCAB_USER_DEFINED))
+        return vocab_decode_marks(text, out);
     memcpy(out, text.at, text.len);
     return text.len;
 }
@@ -95,7 +117,12 @@ bool vocab_is_ordinary(const vocab *v, uint32_t id) {
 }
 
 bool vocab_is_special(const vocab *v, uint32_t id) {
-    return v->types[id] == VOCAB_CONTROL || v->types[id] == VOCAB_USER_DEFINED;
+    if (v->types[id] == VOCAB_USER_DEFINED) return !(v->marks[id] & VOCAB_IS_TEXT);
+    return v->types[id] == VOCAB_CONTROL;
+}
+
+vocab_text vocab_bytes(const vocab *v, uint32_t id) {
+    return (vocab_text){ v->bytes + v->offsets[id], v->offsets[id + 1] - v->offsets[id] };
 }
 
 /* ---- Index of spellings ---- */
@@ -126,7 +153,7 @@ uint32_t vocab_find(const vocab_index *index, const uint8_t *text, size_t len, b
 }
 
 /* Enter all tokens that have a text; of equal ones the first stays. */
-static int vocab_index_build(vocab_index *index) {
+static int vocab_index_fill(vocab_index *index) {
     size_t slots = 16, bytes = 0;
     while (slots < 2 * (uint64_t)index->vocab->n) slots *= 2;
     if (size_mul(slots, sizeof *index->ids, &bytes)) index->ids = malloc(bytes);
@@ -171,6 +198,7 @@ static int vocab_read_types(const pn_gguf *gguf, vocab *v) {
     gguf_array array;
     bool present = false;
     PN_TRY(vocab_open_parallel(gguf, "tokenizer.ggml.token_type", v->n, &array, &present));
+    v->typed = present;
     memset(v->types, VOCAB_NORMAL, v->n);
     for (uint32_t id = 0; present && id < v->n; id++) {
         int32_t type = 0;
@@ -183,30 +211,52 @@ static int vocab_read_types(const pn_gguf *gguf, vocab *v) {
 }
 
 /* Byte-level vocabularies have no use for scores, but a file in which they are nonsense is not to be trusted. */
-static int vocab_check_scores(const pn_gguf *gguf, const vocab *v) {
-    gguf_array array;
-    bool present = false;
-    PN_TRY(vocab_open_parallel(gguf, "tokenizer.ggml.scores", v->n, &array, &present));
-    if (present && array.element_type != PN_VALUE_F32 && array.element_type != PN_VALUE_F64)
+static int vocab_open_scores(const pn_gguf *gguf, const vocab *v, gguf_array *array, bool *present) {
+    PN_TRY(vocab_open_parallel(gguf, "tokenizer.ggml.scores", v->n, array, present));
+    if (*present && array->element_type != PN_VALUE_F32 && array->element_type != PN_VALUE_F64)
         return pn_fail(PN_ERR_METADATA, "tokenizer.ggml.scores: wanted f32, found %s",
-                       gguf_value_type_name(array.element_type));
+                       gguf_value_type_name(array->element_type));
     return PN_OK;
 }
 
-/* Texts to the index, what they stand for to the vocabulary. A token's bytes are never more than its spelling's, so the
- * encoded array's size bounds the block. */
-static int vocab_read_texts(gguf_array *tokens, vocab *v, vocab_index *index) {
+int vocab_read_scores(const pn_gguf *gguf, const vocab *v, float *scores) {
+    gguf_array array;
+    bool present = false;
+    PN_TRY(vocab_open_scores(gguf, v, &array, &present));
+    if (!present)
+        return pn_fail(PN_ERR_METADATA,
+                       "tokenizer.ggml.scores is missing: without it the order of this vocabulary's merges is unknown");
+    for (uint32_t id = 0; id < v->n; id++) {
+        PN_TRY(gguf_array_f32(&array, &scores[id]));
+        if (scores[id] != scores[id])
+            return pn_fail(PN_ERR_METADATA, "tokenizer.ggml.scores: that of token %u is not a number", id);
+    }
+    return PN_OK;
+}
+
+/* Are bytes to be known by how they are spelled, because the file has no type for them? */
+static bool vocab_guesses_bytes(const vocab *v, vocab_spelling spelling) {
+    return spelling == VOCAB_MARKED_SPACES && memchr(v->types, VOCAB_BYTE, v->n) == NULL;
+}
+
+/* What the tokens stand for. A token's bytes are never more than its spelling's, so the encoded array's size bounds the
+ * block. */
+static int vocab_read_texts(gguf_array *tokens, vocab_spelling spelling, vocab *v) {
     const size_t bound = (size_t)(tokens->end - tokens->at);
+    const bool guess = vocab_guesses_bytes(v, spelling);
     v->bytes = malloc(bound + 1);
     if (!v->bytes) return pn_fail(PN_ERR_MEMORY, "tokenizer: out of memory (%zu bytes of token texts)", bound);
     size_t used = 0;
     for (uint32_t id = 0; id < v->n; id++) {
-        const char *text = NULL;
+        const char *at = NULL;
         size_t len = 0;
-        PN_TRY(gguf_array_str(tokens, &text, &len));
-        index->texts[id] = (vocab_text){ (const uint8_t *)text, len };
+        PN_TRY(gguf_array_str(tokens, &at, &len));
+        const vocab_text text = { (const uint8_t *)at, len };
+        if (guess && vocab_is_ordinary(v, id) && vocab_byte_of_token(text) >= 0) v->types[id] = VOCAB_BYTE;
+        if (spelling == VOCAB_MARKED_SPACES && vocab_is_ordinary(v, id) && len && memchr(at, ' ', len))
+            v->marks[id] |= VOCAB_UNREACHABLE;
         v->offsets[id] = used;
-        used += vocab_decode(index->texts[id], v->types[id], v->bytes + used);
+        used += vocab_decode(text, spelling, v->types[id], v->bytes + used);
     }
     v->offsets[v->n] = used;
     uint8_t *const fitted = realloc(v->bytes, used + 1);
@@ -214,25 +264,41 @@ static int vocab_read_texts(gguf_array *tokens, vocab *v, vocab_index *index) {
     return PN_OK;
 }
 
-int vocab_read(const pn_gguf *gguf, uint64_t seed, vocab *out, vocab_index *index) {
+int vocab_read(const pn_gguf *gguf, vocab_spelling spelling, vocab *out) {
     gguf_array tokens;
     PN_TRY(vocab_open_tokens(gguf, &tokens));
     out->n = (uint32_t)tokens.n;
     out->types = malloc(out->n);
+    out->marks = calloc(out->n, 1);
     out->offsets = malloc(((size_t)out->n + 1) * sizeof *out->offsets);
-    index->texts = malloc((size_t)out->n * sizeof *index->texts);
-    index->vocab = out;
-    index->seed = seed;
-    if (!out->types || !out->offsets || !index->texts)
+    if (!out->types || !out->marks || !out->offsets)
         return pn_fail(PN_ERR_MEMORY, "tokenizer: out of memory (%u tokens)", out->n);
     PN_TRY(vocab_read_types(gguf, out));
-    PN_TRY(vocab_check_scores(gguf, out));
-    PN_TRY(vocab_read_texts(&tokens, out, index));
-    return vocab_index_build(index);
+    gguf_array scores;
+    bool scored = false;
+    PN_TRY(vocab_open_scores(gguf, out, &scores, &scored));
+    return vocab_read_texts(&tokens, spelling, out);
+}
+
+int vocab_index_new(const pn_gguf *gguf, const vocab *v, uint64_t seed, vocab_index *out) {
+    gguf_array tokens;
+    PN_TRY(vocab_open_tokens(gguf, &tokens));
+    out->vocab = v;
+    out->seed = seed;
+    out->texts = malloc((size_t)v->n * sizeof *out->texts);
+    if (!out->texts) return pn_fail(PN_ERR_MEMORY, "tokenizer: out of memory (%u tokens)", v->n);
+    for (uint32_t id = 0; id < v->n; id++) {
+        const char *at = NULL;
+        size_t len = 0;
+        PN_TRY(gguf_array_str(&tokens, &at, &len)); /* also if the file was changed meanwhile and has fewer */
+        out->texts[id] = (vocab_text){ (const uint8_t *)at, len };
+    }
+    return vocab_index_fill(out);
 }
 
 void vocab_free(vocab *v) {
     free(v->types);
+    free(v->marks);
     free(v->offsets);
     free(v->bytes);
     *v = (vocab){ 0 };

@@ -1,7 +1,8 @@
 /* vocab.h - a file's token list in, the bytes and types of each token out; while building, texts to ids. (rank 4)
  *
  * Knows the metadata of the list (tokenizer.ggml.tokens, token_type, scores) and how token texts are spelled, but no
- * algorithm that cuts text into tokens. */
+ * algorithm that cuts text into tokens. Two spellings are known: byte-level (each byte is a printable character) and
+ * marked spaces (text as it is, but U+2581 for a space, and "<0x0A>" for the byte 0x0A). */
 #ifndef PN_VOCAB_H
 #define PN_VOCAB_H
 
@@ -12,6 +13,8 @@
 #include "gguf.h"
 
 #define VOCAB_NONE UINT32_MAX
+/* U+2581: how vocabularies with marked spaces spell a space. */
+#define VOCAB_SPACE_MARK "\xE2\x96\x81"
 /* Ids are used as uint32_t and as int by callers. */
 #define VOCAB_MAX_TOKENS ((uint64_t)INT32_MAX)
 
@@ -25,14 +28,25 @@ typedef enum vocab_type {
     VOCAB_BYTE = 6,
 } vocab_type;
 
+typedef enum vocab_spelling { VOCAB_BYTE_LEVEL, VOCAB_MARKED_SPACES } vocab_spelling;
+
+/* What a kind of vocabulary found out about a token, beside its type. */
+enum {
+    VOCAB_IS_TEXT = 1,     /* user-defined, but no marker: ordinary text becomes it, whoever wrote the text */
+    VOCAB_SWALLOWS = 2,    /* white space that follows it in a text is dropped                              */
+    VOCAB_UNREACHABLE = 4, /* ordinary, but spelled with a space where the spelling marks them              */
+};
+
 typedef struct vocab {
     uint32_t n;
+    bool typed;      /* the file has token_type (else all are VOCAB_NORMAL)                    */
     uint8_t *types;  /* [n] vocab_type                                                         */
+    uint8_t *marks;  /* [n] the flags above                                                    */
     size_t *offsets; /* [n + 1] token i has the bytes bytes[offsets[i], offsets[i + 1])        */
     uint8_t *bytes;  /* what the tokens stand for, in one block                                */
 } vocab;
 
-/* Texts as spelled in the file, for the time of building; points into the gguf. */
+/* Some bytes: as spelled in the file, or what they stand for. Borrowed. */
 typedef struct vocab_text {
     const uint8_t *at;
     size_t len;
@@ -46,17 +60,25 @@ typedef struct vocab_index {
     uint64_t seed;
 } vocab_index;
 
-/* Read the list of a byte-level vocabulary. *out and *index start as {0} and are released with the functions below,
- * also after a failure. The index holds ordinary tokens (VOCAB_NORMAL, VOCAB_UNUSED) and, apart from them, all others.
+/* Read the list. *out starts as {0} and is released with vocab_free(), also after a failure. With marked spaces, and no
+ * token of type BYTE in the file, ordinary tokens spelled "<0x00>" to "<0xFF>" become VOCAB_BYTE.
  * Errors: METADATA, MEMORY. */
-int vocab_read(const pn_gguf *gguf, uint64_t seed, vocab *out, vocab_index *index);
+int vocab_read(const pn_gguf *gguf, vocab_spelling spelling, vocab *out);
+/* Index the spellings of the file that v was read from. *out starts as {0} and is released with vocab_index_free(),
+ * also after a failure. It holds ordinary tokens (VOCAB_NORMAL, VOCAB_UNUSED) and, apart from them, all others; it
+ * points into gguf and v. Errors: METADATA, MEMORY. */
+int vocab_index_new(const pn_gguf *gguf, const vocab *v, uint64_t seed, vocab_index *out);
+/* The scores to scores[v->n]. Errors: METADATA (there are none, or one is not a number). */
+int vocab_read_scores(const pn_gguf *gguf, const vocab *v, float *scores);
 void vocab_free(vocab *v);
 void vocab_index_free(vocab_index *index);
 
 /* Can text become this token without a caller's leave? */
 bool vocab_is_ordinary(const vocab *v, uint32_t id);
-/* Is it looked for as a whole in text (control and user-defined tokens)? */
+/* Is it looked for as a whole where the caller allows it (control and user-defined tokens, no VOCAB_IS_TEXT)? */
 bool vocab_is_special(const vocab *v, uint32_t id);
+/* The bytes that a token stands for; borrowed. */
+vocab_text vocab_bytes(const vocab *v, uint32_t id);
 /* First ordinary (or, with ordinary false, first other) token spelled text[0, len); VOCAB_NONE if none is. */
 uint32_t vocab_find(const vocab_index *index, const uint8_t *text, size_t len, bool ordinary);
 /* How a byte is spelled in byte-level vocabularies: 1 or 2 bytes of UTF-8 to out; returns how many. */

@@ -49,10 +49,11 @@ static void add_control(turn *t, const char *spelling) {
 
 static void add_text(turn *t, const char *text) {
     const size_t len = strlen(text);
-    const size_t most = 3 * len + 8; /* never more tokens than that */
-    reserve(t, most);
-    const int64_t n = pn_tokenize(t->tokenizer, text, len, 0, t->ids + t->n, most);
+    const int64_t after = t->n ? (int64_t)t->ids[t->n - 1] : -1;
+    const int64_t n = pn_tokenize_after(t->tokenizer, after, text, len, 0, NULL, 0);
     if (n < 0) fail("tokenize");
+    reserve(t, (size_t)n);
+    pn_tokenize_after(t->tokenizer, after, text, len, 0, t->ids + t->n, (size_t)n);
     t->n += (size_t)n;
 }
 

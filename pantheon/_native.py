@@ -448,18 +448,23 @@ def tokenizer_facts(tokenizer: AnyTokenizer) -> TokenizerFacts:
         )
 
 
-def tokenize(tokenizer: AnyTokenizer, text: bytes, flags: int) -> IdBuffer:
-    """Ids of `text`, which may hold NUL and invalid UTF-8."""
-    n = len(text) + 2  # few texts have more
-    while True:
-        ids = array(ID_CODE, bytes(4 * n))
-        out = ffi.from_buffer("uint32_t[]", ids, True)
-        with tokenizer as pointer:
-            n = int(lib.pn_tokenize(pointer, ffi.from_buffer("char[]", text), len(text), flags, out, len(ids)))
-        if n < 0:
-            raise _last_error(-n)
-        if n <= len(ids):
-            return ids[:n]
+def tokenize(tokenizer: AnyTokenizer, text: bytes, flags: int, previous: int = -1) -> IdBuffer:
+    """Ids of `text`, which may hold NUL and invalid UTF-8; previous: the token that it follows, -1: it begins."""
+    ids, n = array(ID_CODE), len(text) + 2  # seldom more
+    with tokenizer as pointer:
+        while n > len(ids):
+            ids = array(ID_CODE, bytes(4 * n))
+            room = ffi.from_buffer("uint32_t[]", ids, True)
+            n = int(lib.pn_tokenize_after(pointer, previous, ffi.from_buffer(text), len(text), flags, room, len(ids)))
+    if n < 0:
+        raise _last_error(-n)
+    return ids[:n]
+
+
+def adds_space(tokenizer: AnyTokenizer, previous: int) -> bool:
+    """Whether a text that follows this token (-1: begins) gets a space in front, which decoding drops."""
+    with tokenizer as pointer:
+        return bool(lib.pn_tokenizer_adds_space(pointer, previous))
 
 
 def token_piece(tokenizer: AnyTokenizer, token: int) -> bytes:

@@ -112,7 +112,7 @@ def test_the_signatures_that_the_documentation_promises() -> None:
         return [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
 
     assert keywords(pantheon.load)[:3] == ["threads", "isa", "progress"]
-    assert keywords(pantheon.Tokenizer.encode) == ["special", "bos", "eos"]
+    assert keywords(pantheon.Tokenizer.encode) == ["special", "bos", "eos", "after"]
     assert keywords(pantheon.chat.render) == ["tools", "bos_token", "eos_token", "add_generation_prompt", "now"]
     assert {"window", "reply_limit"} <= set(keywords(pantheon.Model.chat))
 

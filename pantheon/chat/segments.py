@@ -229,4 +229,4 @@ def encode_prompt(controls: ControlTokens, segments: Iterable[Segment]) -> Promp
 
 def _encode_after(tokenizer: Tokenizer, text: str, previous: int | None) -> IdBuffer:
     """The ids of a text that follows the token `previous` (None: it begins)."""
-    return tokenizer.encode_buffer(text)
+    return tokenizer.encode_buffer(text, after=previous)

@@ -75,6 +75,8 @@ class Job:
     progress: _native.Progress | None
     speculate: int = 0
     """Guess so many tokens at a time; the reply is the same."""
+    after: int | None = None
+    """The token whose text the reply's text goes on from; None: the reply is a text of its own."""
 
 
 @dataclass(slots=True)
@@ -162,7 +164,7 @@ class ReplyStream:
 
 def generate(state: State, ids: _native.Ids | _native.IdBuffer, record: Record) -> Iterator[str]:
     """Evaluate `ids` (the rest of the prompt), then sample up to the limit, yielding text as it becomes whole."""
-    decoder = record.job.tokenizer.decoder()
+    decoder = record.job.tokenizer.decoder(after=record.job.after)
     tokens = generate_tokens(state, ids, record)
     try:
         for token in tokens:

@@ -11,7 +11,7 @@ import os
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -262,7 +262,10 @@ class Model:
             raise ArgumentError("the prompt is empty: it has no token to continue")
         params, guesses = SamplingParams(**sampling), check_speculate(speculate)
         room = self._check_window(window) or self.context_length
-        record = Record(self._job(len(ids), room, max_tokens, progress, guesses, params))
+        last = int(ids[-1])
+        after = None if last == self.tokenizer.bos else last  # behind a BOS a text begins
+        job = replace(self._job(len(ids), room, max_tokens, progress, guesses, params), after=after)
+        record = Record(job)
         return ReplyStream(_complete(self, ids, window, record), record)
 
     def generate(
