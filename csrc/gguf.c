@@ -4,7 +4,7 @@
  * holds offsets into the header, so that gguf_detach can put a heap copy under them.
  * All input is hostile. The only way to read is the cursor below, and every sum and product of numbers from the file is
  * checked: a count is compared with what the remaining bytes can hold before anything is allocated or walked. */
-#include "gguf.h"
+#include "gguf_table.h"
 
 #include "sniff.h"
 
@@ -15,9 +15,9 @@
 
 enum {
     KEY_LEN_MAX = 65535,
-    NAME_LEN_MAX = 64,
     ALIGNMENT_MIN = 8,
     ALIGNMENT_MAX = 1 << 20,         /* no writer goes beyond a huge page; more would be a way to skip over data */
+    PATH_SHOWN = 200,                /* bytes of a path before a message: the reason must not be cut off */
     ENTRY_BYTES_MIN = 8 + 1 + 4 + 1, /* key, type, value      */
     TENSOR_BYTES_MIN = 8 + 1 + 4 + 8 + 4 + 8, /* name, n_dims, one dim, type, offset */
 };
@@ -25,39 +25,6 @@ enum {
 static const uint8_t MAGIC[4] = { 'G', 'G', 'U', 'F' };
 /* Nothing holds so much: a number above it is damage, not the sign of a download that broke off. */
 static const uint64_t PLAUSIBLE_BYTES = (uint64_t)1 << 48;
-
-/* All positions are from the start of the file. */
-typedef struct entry {
-    uint64_t begin, end; /* the whole entry                                            */
-    uint64_t key, value; /* value: the number, the string's bytes or the first element */
-    uint64_t n;          /* array: elements                                            */
-    uint32_t key_len;
-    uint8_t type, element_type;
-} entry;
-
-typedef struct tensor {
-    uint64_t name;
-    uint64_t dims[4];
-    uint64_t offset, size;
-    const dtype_info *type;
-    uint32_t name_len;
-    int n_dims;
-} tensor;
-
-struct pn_gguf {
-    file_map map;         /* empty for gguf_parse and after gguf_detach             */
-    uint8_t *copy;        /* the header on the heap after gguf_detach, else NULL    */
-    const uint8_t *bytes; /* [size] the file, or NULL after gguf_detach             */
-    size_t size;
-    const uint8_t *header; /* [header_size] where entry and tensor positions point */
-    size_t header_size;
-    uint32_t version, alignment;
-    uint64_t n_entries, n_tensors;
-    entry *entries;           /* [n_entries] in file order       */
-    tensor *tensors;          /* [n_tensors] in file order       */
-    uint64_t *entry_by_key;   /* [n_entries] sorted by key       */
-    uint64_t *tensor_by_name; /* [n_tensors] sorted by name      */
-};
 
 /* ---- the cursor --------------------------------------------------------------------------------------------- */
 
@@ -290,90 +257,10 @@ static int gguf_place_tensor(const pn_gguf *g, uint64_t data, uint64_t index, te
     return PN_OK;
 }
 
-/* ---- sorted indexes ----------------------------------------------------------------------------------------- */
-
-/* Negative, zero or positive, like memcmp. */
-typedef int (*gguf_index_order)(const pn_gguf *g, uint64_t a, uint64_t b);
-
-/* What a table is looked up by: the key of a metadata entry, the name of a tensor. */
-typedef struct label {
-    const uint8_t *bytes;
-    size_t len;
-} label;
-typedef label (*gguf_label)(const pn_gguf *g, uint64_t index);
-
-static label gguf_key_label(const pn_gguf *g, uint64_t index) {
-    return (label){ g->header + g->entries[index].key, g->entries[index].key_len };
-}
-
-static label gguf_name_label(const pn_gguf *g, uint64_t index) {
-    return (label){ g->header + g->tensors[index].name, g->tensors[index].name_len };
-}
-
-static int gguf_label_compare(label a, label b) {
-    const int order = memcmp(a.bytes, b.bytes, size_min(a.len, b.len));
-    return order ? order : (a.len > b.len) - (a.len < b.len);
-}
-
-static int gguf_order_by_key(const pn_gguf *g, uint64_t a, uint64_t b) {
-    return gguf_label_compare(gguf_key_label(g, a), gguf_key_label(g, b));
-}
-
-static int gguf_order_by_name(const pn_gguf *g, uint64_t a, uint64_t b) {
-    return gguf_label_compare(gguf_name_label(g, a), gguf_name_label(g, b));
-}
-
-static int gguf_order_by_offset(const pn_gguf *g, uint64_t a, uint64_t b) {
-    const uint64_t x = g->tensors[a].offset, y = g->tensors[b].offset;
-    return x != y ? (x > y) - (x < y) : (a > b) - (a < b);
-}
-
-static void gguf_index_sink(const pn_gguf *g, uint64_t *index, size_t root, size_t n, gguf_index_order order) {
-    for (size_t child; (child = 2 * root + 1) < n; root = child) {
-        if (child + 1 < n && order(g, index[child], index[child + 1]) < 0) child++;
-        if (order(g, index[root], index[child]) >= 0) return;
-        const uint64_t swapped = index[root];
-        index[root] = index[child];
-        index[child] = swapped;
-    }
-}
-
-/* Heap sort: n log n whatever names the file chose, and no memory. A hash table needs a secret to promise that. */
-static void gguf_index_sort(const pn_gguf *g, uint64_t *index, size_t n, gguf_index_order order) {
-    for (size_t i = n / 2; i-- > 0;) gguf_index_sink(g, index, i, n, order);
-    for (size_t end = n; end > 1; end--) {
-        const uint64_t last = index[end - 1];
-        index[end - 1] = index[0];
-        index[0] = last;
-        gguf_index_sink(g, index, 0, end - 1, order);
-    }
-}
-
-static int gguf_index_make(const pn_gguf *g, uint64_t n, gguf_index_order order, uint64_t **out) {
-    uint64_t *index = malloc((size_t)(n ? n : 1) * sizeof *index);
-    if (!index) return pn_fail(PN_ERR_MEMORY, "no memory for an index of %" PRIu64 " names", n);
-    for (uint64_t i = 0; i < n; i++) index[i] = i;
-    gguf_index_sort(g, index, (size_t)n, order);
-    *out = index;
-    return PN_OK;
-}
-
-/* No two of the n labels are equal. */
-static int gguf_check_unique(const pn_gguf *g, const uint64_t *index, uint64_t n, gguf_label label_of,
-                             const char *things, const char *kind) {
-    for (uint64_t i = 1; i < n; i++) {
-        const uint64_t a = index[i - 1], b = index[i];
-        const label twice = label_of(g, a);
-        if (gguf_label_compare(twice, label_of(g, b)) != 0) continue;
-        return pn_fail(PN_ERR_CORRUPT, "%s %" PRIu64 " and %" PRIu64 " have the same %s \"%.*s\"", things,
-                       a < b ? a : b, a < b ? b : a, kind, (int)size_min(twice.len, NAME_LEN_MAX),
-                       (const char *)twice.bytes);
-    }
-    return PN_OK;
-}
+/* ---- where the data lies ------------------------------------------------------------------------------------- */
 
 /* No byte belongs to two tensors, and what follows the last one is not another model. */
-static int gguf_check_overlap(const pn_gguf *g, const uint64_t *by_offset, uint64_t data) {
+static int gguf_check_overlap(pn_gguf *g, const uint64_t *by_offset, uint64_t data) {
     uint64_t end = data;
     for (uint64_t i = 0; i < g->n_tensors; i++) {
         const tensor *t = &g->tensors[by_offset[i]];
@@ -387,6 +274,7 @@ static int gguf_check_overlap(const pn_gguf *g, const uint64_t *by_offset, uint6
         }
         end = t->offset + t->size;
     }
+    g->data_end = end;
     if (u64_align_up(end, g->alignment, &end) && end <= g->size && g->size - end >= sizeof MAGIC &&
         memcmp(g->bytes + end, MAGIC, sizeof MAGIC) == 0)
         return pn_fail(PN_ERR_CORRUPT,
@@ -459,13 +347,11 @@ static int gguf_parse_all(pn_gguf *g) {
     uint64_t data;
     PN_TRY(gguf_parse_header(&c, g));
     for (uint64_t i = 0; i < g->n_entries; i++) PN_TRY(gguf_parse_entry(&c, i, &g->entries[i]));
-    PN_TRY(gguf_index_make(g, g->n_entries, gguf_order_by_key, &g->entry_by_key));
-    PN_TRY(gguf_check_unique(g, g->entry_by_key, g->n_entries, gguf_key_label, "metadata entries", "key"));
+    PN_TRY(gguf_index_entries(g));
     PN_TRY(gguf_read_alignment(g));
     for (uint64_t i = 0; i < g->n_tensors; i++) PN_TRY(gguf_parse_tensor(&c, i, &g->tensors[i]));
     g->header_size = c.at;
-    PN_TRY(gguf_index_make(g, g->n_tensors, gguf_order_by_name, &g->tensor_by_name));
-    PN_TRY(gguf_check_unique(g, g->tensor_by_name, g->n_tensors, gguf_name_label, "tensors", "name"));
+    PN_TRY(gguf_index_tensors(g));
     if (!u64_align_up(c.at, g->alignment, &data))
         return pn_fail(PN_ERR_CORRUPT, "the tensor data would begin beyond any file");
     return gguf_check_layout(g, data);
@@ -486,57 +372,69 @@ int gguf_parse(const uint8_t *bytes, size_t size, pn_gguf **out) {
     return status;
 }
 
-int gguf_open(const char *path, bool use_mmap, pn_gguf **out) {
-    *out = NULL;
-    file_map map;
-    PN_TRY(map_open(path, use_mmap, &map));
-    const int status = gguf_parse(map.bytes, map.size, out);
-    if (status == PN_OK) {
-        (*out)->map = map;
-        return PN_OK;
-    }
-    map_close(&map);
+int gguf_fail_in(const char *where, int status) {
     /* The message is about to be written over: keep it beside itself. */
-    char why[400];
+    char why[800];
     snprintf(why, sizeof why, "%s", pn_last_error());
-    return pn_fail((pn_status)status, "%.*s: %s", 200, path, why);
+    return pn_fail((pn_status)status, "%.*s: %s", PATH_SHOWN, where, why);
+}
+
+int gguf_parse_map(file_map map, pn_gguf **out) {
+    const int status = gguf_parse(map.bytes, map.size, out);
+    if (status == PN_OK)
+        (*out)->map = map;
+    else
+        map_close(&map);
+    return status;
+}
+
+int gguf_open(const char *path, bool use_mmap, pn_gguf **out) {
+    file_map map;
+    *out = NULL;
+    PN_TRY(map_open(path, use_mmap, &map));
+    int status = gguf_parse_map(map, out);
+    if (status == PN_OK) status = gguf_join(path, use_mmap, out);
+    if (status == PN_OK) return PN_OK;
+    pn_gguf_free(*out);
+    *out = NULL;
+    if ((status == PN_ERR_NOT_GGUF || status == PN_ERR_TRUNCATED) && gguf_is_piece(path))
+        gguf_fail_in("one piece of a file that was cut by bytes (put the pieces together again, in order: cat)",
+                     status);
+    return gguf_fail_in(path, status);
+}
+
+/* Copies of the headers of all parts, in their `copy`; none if one fails. */
+static int gguf_copy_headers(pn_gguf *const *parts, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        const size_t size = parts[i]->header_size;
+        parts[i]->copy = malloc(size);
+        if (parts[i]->copy) {
+            memcpy(parts[i]->copy, parts[i]->header, size);
+            continue;
+        }
+        while (i-- > 0) {
+            free(parts[i]->copy);
+            parts[i]->copy = NULL;
+        }
+        return pn_fail(PN_ERR_MEMORY, "no memory for the %zu bytes of the header", size);
+    }
+    return PN_OK;
 }
 
 int gguf_detach(pn_gguf *gguf) {
     if (gguf->copy) return PN_OK;
-    uint8_t *copy = malloc(gguf->header_size);
-    if (!copy) return pn_fail(PN_ERR_MEMORY, "no memory for the %zu bytes of the header", gguf->header_size);
-    memcpy(copy, gguf->header, gguf->header_size);
-    gguf->copy = copy;
-    gguf->header = copy;
-    gguf->bytes = NULL;
-    map_close(&gguf->map);
+    pn_gguf *const *parts = gguf->parts ? gguf->parts : &gguf;
+    const size_t n = (size_t)gguf->n_others + 1;
+    PN_TRY(gguf_copy_headers(parts, n));
+    for (size_t i = 0; i < n; i++) {
+        parts[i]->header = parts[i]->copy;
+        parts[i]->bytes = NULL;
+        map_close(&parts[i]->map);
+    }
     return PN_OK;
 }
 
-/* ---- looking things up -------------------------------------------------------------------------------------- */
-
-static int64_t gguf_find(const pn_gguf *g, const uint64_t *index, uint64_t n, gguf_label label_of, const char *text) {
-    const label wanted = { (const uint8_t *)text, strlen(text) };
-    for (uint64_t low = 0, high = n; low < high;) {
-        const uint64_t middle = low + (high - low) / 2;
-        const int order = gguf_label_compare(wanted, label_of(g, index[middle]));
-        if (order == 0) return (int64_t)index[middle];
-        if (order < 0)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return -1;
-}
-
-int64_t gguf_find_metadata(const pn_gguf *gguf, const char *key) {
-    return gguf_find(gguf, gguf->entry_by_key, gguf->n_entries, gguf_key_label, key);
-}
-
-int64_t gguf_find_tensor(const pn_gguf *gguf, const char *name) {
-    return gguf_find(gguf, gguf->tensor_by_name, gguf->n_tensors, gguf_name_label, name);
-}
+/* ---- the parsed file, to the rest of the core ----------------------------------------------------------------- */
 
 uint32_t gguf_alignment(const pn_gguf *gguf) {
     return gguf->alignment;
@@ -549,11 +447,20 @@ const uint8_t *gguf_metadata_bytes(const pn_gguf *gguf, uint64_t index, size_t *
 }
 
 const uint8_t *gguf_tensor_data(const pn_gguf *gguf, uint64_t index) {
-    return gguf->bytes && index < gguf->n_tensors ? gguf->bytes + gguf->tensors[index].offset : NULL;
+    if (index >= gguf->n_tensors) return NULL;
+    const tensor *t = &gguf->tensors[index];
+    const pn_gguf *part = gguf_part(gguf, t->part);
+    return part->bytes ? part->bytes + t->offset : NULL;
 }
 
 void gguf_drop(const pn_gguf *gguf, const uint8_t *at, size_t size) {
-    if (gguf->bytes) map_drop(&gguf->map, (size_t)(at - gguf->bytes), size);
+    for (uint32_t i = 0; i <= gguf->n_others; i++) {
+        const pn_gguf *part = gguf_part(gguf, i);
+        /* As numbers: pointers into different files have no order in C. */
+        const uintptr_t begin = (uintptr_t)part->bytes, spot = (uintptr_t)at;
+        if (part->bytes && spot >= begin && spot - begin < part->size)
+            map_drop(&part->map, (size_t)(spot - begin), size);
+    }
 }
 
 /* ---- the public functions ----------------------------------------------------------------------------------- */
@@ -571,6 +478,8 @@ void pn_gguf_free(pn_gguf *gguf) {
     free(gguf->tensors);
     free(gguf->entry_by_key);
     free(gguf->tensor_by_name);
+    for (uint32_t i = 1; i <= gguf->n_others; i++) pn_gguf_free(gguf->parts[i]);
+    free(gguf->parts);
     free(gguf);
 }
 
@@ -582,6 +491,15 @@ uint64_t pn_gguf_n_metadata(const pn_gguf *gguf) {
 }
 uint64_t pn_gguf_n_tensors(const pn_gguf *gguf) {
     return gguf->n_tensors;
+}
+uint32_t pn_gguf_n_parts(const pn_gguf *gguf) {
+    return gguf->n_others + 1;
+}
+
+uint64_t pn_gguf_size(const pn_gguf *gguf) {
+    uint64_t sum = 0; /* all of them are in the address space at once, so it fits */
+    for (uint32_t i = 0; i <= gguf->n_others; i++) sum += gguf_part(gguf, i)->size;
+    return sum;
 }
 
 int pn_gguf_metadata(const pn_gguf *gguf, uint64_t index, pn_metadata *out) {
@@ -607,7 +525,7 @@ int pn_gguf_tensor(const pn_gguf *gguf, uint64_t index, pn_tensor_info *out) {
         return pn_fail(PN_ERR_ARGUMENT, "tensor %" PRIu64 " of %" PRIu64, index, gguf->n_tensors);
     const tensor *t = &gguf->tensors[index];
     *out = (pn_tensor_info){
-        .name = (const char *)gguf->header + t->name,
+        .name = (const char *)gguf_part(gguf, t->part)->header + t->name,
         .name_len = t->name_len,
         .n_dims = t->n_dims,
         .dims = { t->dims[0], t->dims[1], t->dims[2], t->dims[3] },
@@ -615,6 +533,7 @@ int pn_gguf_tensor(const pn_gguf *gguf, uint64_t index, pn_tensor_info *out) {
         .type_name = t->type->name,
         .offset = t->offset,
         .size = t->size,
+        .part = t->part,
     };
     return PN_OK;
 }
@@ -623,7 +542,8 @@ int pn_gguf_read_rows(const pn_gguf *gguf, uint64_t index, uint64_t row, uint64_
     if (index >= gguf->n_tensors)
         return pn_fail(PN_ERR_ARGUMENT, "tensor %" PRIu64 " of %" PRIu64, index, gguf->n_tensors);
     const tensor *t = &gguf->tensors[index];
-    const char *name = (const char *)gguf->header + t->name;
+    const pn_gguf *part = gguf_part(gguf, t->part);
+    const char *name = (const char *)part->header + t->name;
     const uint64_t total = t->dims[1] * t->dims[2] * t->dims[3]; /* <= size, which was checked */
     if (row > total || n_rows > total - row)
         return pn_fail(PN_ERR_ARGUMENT, "rows %" PRIu64 " + %" PRIu64 " of tensor \"%.*s\", which has %" PRIu64, row,
@@ -631,9 +551,9 @@ int pn_gguf_read_rows(const pn_gguf *gguf, uint64_t index, uint64_t row, uint64_
     if (!t->type->dequantize)
         return pn_fail(PN_ERR_UNSUPPORTED, "tensor \"%.*s\" has element type %s, which this version cannot read",
                        (int)t->name_len, name, t->type->name);
-    if (!gguf->bytes)
+    if (!part->bytes)
         return pn_fail(PN_ERR_ARGUMENT, "tensor \"%.*s\": the file was closed after loading", (int)t->name_len, name);
     const uint64_t row_bytes = t->dims[0] / t->type->block_len * t->type->block_bytes;
-    if (n_rows) t->type->dequantize(gguf->bytes + t->offset + row * row_bytes, out, (size_t)(n_rows * t->dims[0]));
+    if (n_rows) t->type->dequantize(part->bytes + t->offset + row * row_bytes, out, (size_t)(n_rows * t->dims[0]));
     return PN_OK;
 }

@@ -95,6 +95,11 @@ int map_open(const char *path, bool use_mmap, file_map *out) {
     return status;
 }
 
+bool map_is_missing(const char *path) {
+    struct stat info;
+    return stat(path, &info) != 0 && (errno == ENOENT || errno == ENOTDIR);
+}
+
 /* Advice on the whole pages within [at, at + size): a failure costs time or memory for a while and nothing else.
  * Returns 0 or an errno. */
 static int advise(uintptr_t at, size_t size, int advice) {

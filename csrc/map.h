@@ -14,6 +14,8 @@ typedef struct file_map {
 /* Regular files only; a directory, FIFO, device or empty file is refused in one sentence that says what it is.
  * use_mmap false: read() into memory, immune to later changes of the file. On failure *out is zeroed. */
 int map_open(const char *path, bool use_mmap, file_map *out);
+/* Nothing lies at this path, or a link that leads nowhere. False also if that cannot be found out. */
+bool map_is_missing(const char *path);
 /* The bytes [offset, offset + size) will not be needed soon: their pages may go. Whole pages inside only. */
 void map_drop(const file_map *map, size_t offset, size_t size);
 void map_close(file_map *map); /* idempotent */

@@ -45,19 +45,6 @@ static int model_bind_and_load(pn_model *model, const pn_load_params *params) {
     return status;
 }
 
-/* One part of a model that was split over files has a header that looks complete and lacks most tensors. */
-static int refuse_split(const pn_gguf *gguf) {
-    uint32_t count = 0, number = 0;
-    bool present;
-    PN_TRY(gguf_get_u32(gguf, "split.count", &count, &present));
-    if (!present || count < 2) return PN_OK;
-    PN_TRY(gguf_get_u32(gguf, "split.no", &number, &present));
-    return pn_fail(PN_ERR_UNSUPPORTED,
-                   "split.count is %u: this is part %llu of a split model, which cannot be loaded in parts; merge them "
-                   "into one file first (llama-gguf-split --merge)",
-                   count, (unsigned long long)number + 1);
-}
-
 static int model_open(pn_model *model, const char *path, const pn_load_params *params) {
     if (!path) return pn_fail(PN_ERR_ARGUMENT, "load: path is NULL");
     if (params->n_threads < 0 || params->n_threads > THREADS_MAX)
@@ -70,7 +57,6 @@ static int model_open(pn_model *model, const char *path, const pn_load_params *p
     if (model->use_blas) openblas_set_num_threads(1); /* the pool shares the work out */
 #endif
     PN_TRY(gguf_open(path, params->use_mmap, &model->gguf));
-    PN_TRY(refuse_split(model->gguf));
     const fp_env saved = fp_enter(); /* scales and rotary frequencies are computed here, rows of floats converted */
     int status = arch_read(model->gguf, &model->hp);
     if (status == PN_OK) status = model_bind_and_load(model, params);

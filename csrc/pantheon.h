@@ -113,7 +113,8 @@ typedef struct pn_metadata {
 } pn_metadata;
 
 /* One entry of the tensor directory. name is borrowed. dims[0] is the contiguous dimension; unused dims are 1.
- * type is the number in the file; type_name is static. offset is absolute, in bytes from the start of the file. */
+ * type is the number in the file; type_name is static. offset is absolute, in bytes from the start of the file; part is the
+ * number of that file, from 0, for a model that was split. */
 typedef struct pn_tensor_info {
     const char *name;
     size_t name_len;
@@ -123,15 +124,21 @@ typedef struct pn_tensor_info {
     const char *type_name;
     uint64_t offset;
     uint64_t size;
+    uint32_t part;
 } pn_tensor_info;
 
 /* Open and check a GGUF v2 or v3 file: every size, count, offset and type is validated before this returns.
+ * A model that was split over several files (NAME-00001-of-00003.gguf, ...) opens from any of them: all must lie in one
+ * folder, or stand there as links. It reads like one file; the keys split.* are left out.
  * Owned. Errors: IO, NOT_GGUF, TRUNCATED, CORRUPT, UNSUPPORTED (version, element type), MEMORY. */
 pn_gguf *pn_gguf_open(const char *path);
 void pn_gguf_free(pn_gguf *gguf); /* NULL is fine */
 uint32_t pn_gguf_version(const pn_gguf *gguf);
 uint64_t pn_gguf_n_metadata(const pn_gguf *gguf);
 uint64_t pn_gguf_n_tensors(const pn_gguf *gguf);
+/* Of how many files the model consists (1, or more for one that was split), and how many bytes they have together. */
+uint32_t pn_gguf_n_parts(const pn_gguf *gguf);
+uint64_t pn_gguf_size(const pn_gguf *gguf);
 /* Entry `index` (< the count) in file order. */
 int pn_gguf_metadata(const pn_gguf *gguf, uint64_t index, pn_metadata *out);
 int pn_gguf_tensor(const pn_gguf *gguf, uint64_t index, pn_tensor_info *out);

@@ -11,7 +11,7 @@
 
 static _Thread_local struct {
     pn_status status;
-    char message[512];
+    char message[1024];
 } last = { PN_OK, "no error" };
 
 static void make_printable(void) {
@@ -30,8 +30,18 @@ int pn_fail(pn_status code, const char *format, ...) {
     return code;
 }
 
+/* Does the message name it already, as messages name paths ("PATH: why", "cannot open PATH: why")? They show 200 bytes
+ * of a longer one, or more. */
+static bool message_names(const char *path) {
+    char named[208];
+    snprintf(named, sizeof named, strlen(path) < 200 ? "%.200s: " : "%.200s", path);
+    for (const char *at = last.message; (at = strstr(at, named)); at++)
+        if (at == last.message || at[-1] == ' ') return true;
+    return false;
+}
+
 void status_prefix(const char *prefix) {
-    if (!strncmp(last.message, prefix, strlen(prefix))) return;
+    if (message_names(prefix)) return;
     char message[sizeof last.message + 304]; /* the longest prefix, then all of the message */
     snprintf(message, sizeof message, "%.300s: %s", prefix, last.message);
     message[sizeof last.message - 1] = 0;

@@ -7,11 +7,11 @@
 
 #include "pantheon.h"
 
-/* Record code and printf-style message for this thread; returns code. Messages are cut at 511 bytes; file-supplied
+/* Record code and printf-style message for this thread; returns code. Messages are cut at 1023 bytes; file-supplied
  * text must be passed through %.*s with a bounded length and is made printable (control bytes become '?'). */
 int pn_fail(pn_status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Put "prefix: " in front of this thread's last message, unless it begins with it already. */
+/* Put "prefix: " in front of this thread's last message, unless it names it already, as messages name paths. */
 void status_prefix(const char *prefix);
 
 #define PN_TRY(call)                                                                                                   \

@@ -263,13 +263,17 @@ def read_bandwidth(threads: int, n_bytes: int, runs: int) -> float:
 
 
 class Tensor(NamedTuple):
-    """One entry of the tensor directory. `shape` has the contiguous dimension first; `offset`, `size` in bytes."""
+    """One entry of the tensor directory. `shape` has the contiguous dimension first; `offset`, `size` in bytes.
+
+    `offset` is from the start of the file; of a model that was split, `part` is the number of that file, from 0.
+    """
 
     name: str
     shape: tuple[int, ...]
     type_name: str
     offset: int
     size: int
+    part: int = 0
 
 
 _NUMBER_TYPES: dict[int, str] = {
@@ -303,6 +307,12 @@ def gguf_version(gguf: GGUFHandle | _Borrowed) -> int:
     """The version of the container, 2 or 3."""
     with gguf as pointer:
         return int(lib.pn_gguf_version(pointer))
+
+
+def gguf_files(gguf: GGUFHandle | _Borrowed) -> tuple[int, int]:
+    """Of how many files the model consists, and how many bytes they have together."""
+    with gguf as pointer:
+        return int(lib.pn_gguf_n_parts(pointer)), int(lib.pn_gguf_size(pointer))
 
 
 def gguf_keys(gguf: GGUFHandle | _Borrowed) -> dict[str, int]:
@@ -357,7 +367,7 @@ def gguf_tensors(gguf: GGUFHandle | _Borrowed) -> list[Tensor]:
             shape = tuple(int(info.dims[d]) for d in range(info.n_dims))
             type_name = bytes(ffi.string(info.type_name)).decode("ascii")
             name = _decode(info.name, info.name_len)
-            tensors.append(Tensor(name, shape, type_name, int(info.offset), int(info.size)))
+            tensors.append(Tensor(name, shape, type_name, int(info.offset), int(info.size), int(info.part)))
     return tensors
 
 

@@ -289,7 +289,8 @@ def _describe_chat(model: Model, template: str | None) -> Iterator[tuple[str, st
 
 
 def _describe(facts: ModelInfo, metadata: Metadata) -> Iterator[tuple[str, str]]:
-    yield "file", facts.path
+    n_files, size = metadata.files
+    yield "file", facts.path if n_files == 1 else f"{facts.path} (of {n_files} files, {_megabytes(size)} together)"
     yield "name", metadata.text("general.name") or "-"
     yield "architecture", facts.architecture
     yield "parameters", f"{facts.n_params:,}"

@@ -37,6 +37,7 @@ from pantheon._core import ffi, lib
 from pantheon.errors import (
     ArgumentError,
     CorruptFileError,
+    FileError,
     MetadataError,
     ModelFileError,
     NumericError,
@@ -234,11 +235,13 @@ CASES: dict[str, Case] = {
     "no architecture": without("general.architecture"),
     "an architecture that is a number": meta("general.architecture", 7, U32),
     "the second part of a split model": Case(
-        UnsupportedError, ("split.count", "part 2", "split model", "merge"),
-        metadata={"split.count": (3, VType.UINT16), "split.no": (1, VType.UINT16)},
+        FileError, ("part 2 of 3", "split model", "-00002-of-00003.gguf"),
+        metadata={
+            "split.count": (3, VType.UINT16), "split.no": (1, VType.UINT16), "split.tensors.count": (60, I32),
+        },
     ),
     "a part of a split model without anything else": Case(
-        UnsupportedError, ("split model",), metadata={"split.count": (2, VType.UINT16), "llama.block_count": OMIT}
+        MetadataError, ("split.no",), metadata={"split.count": (2, VType.UINT16), "llama.block_count": OMIT}
     ),
     "a number of parts that is text": meta("split.count", "2", STRING),
     # ---- Tensors

@@ -36,6 +36,8 @@ C_RANKS: list[tuple[int, str, str]] = [
     (2, "settle", "a block of memory moves into huge pages"),
     (3, "pretokenize pretokenize_words pretokenize_sets", "text to pieces"),
     (3, "gguf gguf_get cpu threads mathf", "a validated file; the machine; exp, sin and cos of our own"),
+    (3, "gguf gguf_table gguf_index gguf_split gguf_get", "a validated file, or the parts of one"),
+    (3, "cpu threads mathf", "the machine; exp, sin and cos of our own"),
     (4, "kernels/kernels kernels/blocks kernels/dispatch", "the contract of the inner loops; which file of them runs"),
     (
         4,
@@ -102,9 +104,15 @@ def check_stated_rank(where: str, opening: str, rank: int) -> Iterator[str]:
 # ---- C ------------------------------------------------------------------------------------------------------------
 
 
+def head_of(name: str, rooms: Rooms) -> str:
+    """The room that a file is a part of: "gguf" for gguf_get, itself for others."""
+    heads = [other for other in rooms if name.startswith(other + "_")]
+    return min(heads, key=len, default=name)
+
+
 def include_allowed(source: str, target: str, rooms: Rooms) -> bool:
     """Whether the file `source` may include the header `target` (both without suffix)."""
-    if source == target or target.startswith(source + "_") or source.startswith(target + "_"):  # one room
+    if head_of(source, rooms) == head_of(target, rooms):  # one room
         return True
     if source == "kernels/dispatch":
         return target in DISPATCH_MAY_INCLUDE

@@ -12,7 +12,10 @@ from pantheon import _native
 
 
 class Metadata(Mapping[str, object]):
-    """Metadata of a GGUF file in file order. Values are int, float, bool, str, numpy arrays, or lists of str."""
+    """Metadata of a GGUF file in file order. Values are int, float, bool, str, numpy arrays, or lists of str.
+
+    Any part of a model that was split over several files stands for the whole; the keys split.* are left out.
+    """
 
     def __init__(self, handle: _native.GGUFHandle | _native._Borrowed) -> None:
         """Internal: use Metadata.from_file() or model.metadata."""
@@ -42,6 +45,11 @@ class Metadata(Mapping[str, object]):
     def tensors(self) -> list[_native.Tensor]:
         """The tensor directory: name, shape (contiguous dimension first), element type, offset and size in bytes."""
         return _native.gguf_tensors(self._handle)
+
+    @property
+    def files(self) -> tuple[int, int]:
+        """Of how many files the model consists (1, or more if it was split), and how many bytes they have together."""
+        return _native.gguf_files(self._handle)
 
     def __repr__(self) -> str:
         return f"<pantheon metadata: {len(self)} keys>"
