@@ -12,9 +12,9 @@
 
 enum { GGUF_ALIGNMENT_DEFAULT = 32 };
 
-/* Open with a choice of mapping or reading; pn_gguf_open(path) is gguf_open(path, true, &g). Any part of a model that was
- * split opens the whole: its siblings are opened too, and whatever is below speaks of all parts together. Messages
- * begin with the path. *out is NULL on failure. */
+/* Open with a choice of mapping or reading; pn_gguf_open(path) is gguf_open(path, true, &g). Any part of a model
+ * that was split opens the whole: its siblings are opened too, and whatever is below speaks of all parts together.
+ * Messages begin with the path. *out is NULL on failure. */
 int gguf_open(const char *path, bool use_mmap, pn_gguf **out);
 /* Parse bytes that the caller owns and keeps alive (tests, fuzzers). One part of a split model stays a part. */
 int gguf_parse(const uint8_t *bytes, size_t size, pn_gguf **out);

@@ -1,7 +1,7 @@
 /* gguf_split.c - one part of a model that was split over several files in, the whole model out.              (rank 3)
  *
- * llama.cpp's gguf-split and the `gguf` package write such files: NAME-00001-of-00003.gguf and so on, each a GGUF file of
- * its own with the keys split.no (from 0), split.count and split.tensors.count (of all parts). The first part holds
+ * llama.cpp's gguf-split and the `gguf` package write such files: NAME-00001-of-00003.gguf and so on, each a GGUF file
+ * of its own with the keys split.no (from 0), split.count and split.tensors.count (of all parts). The first part holds
  * the metadata of the model; tensors lie in any.
  * Siblings are looked up beside the path that was given, never beside the target of a link: caches keep files under
  * other names behind links that have the right ones. Every part is parsed and checked as a file from nowhere, then
@@ -150,7 +150,7 @@ static int split_open_sibling(const char *path, bool use_mmap, const split_keys 
 
 /* ---- together ----------------------------------------------------------------------------------------------- */
 
-/* The model's metadata stands in the first part. What another part repeats must be the same; its alignment is its own. */
+/* The model's metadata stands in the first part. What another part repeats must be the same; alignment is its own. */
 static int split_check_metadata(const pn_gguf *first, const pn_gguf *part) {
     for (uint64_t i = 0; i < part->n_entries; i++) {
         if (split_is_key(part, i)) continue;

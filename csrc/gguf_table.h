@@ -1,4 +1,4 @@
-/* gguf_table.h - what a parsed GGUF file is inside the room gguf: its tables, and the sorted indexes over them.  (rank 3)
+/* gguf_table.h - what a parsed GGUF file is within the room gguf: tables, and sorted indexes over them.    (rank 3)
  *
  * For gguf*.c alone; everyone else goes through gguf.h.
  * Know first: of a model that was split, the first part's pn_gguf is the whole. It has the metadata and the tensors of

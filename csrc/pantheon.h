@@ -113,8 +113,8 @@ typedef struct pn_metadata {
 } pn_metadata;
 
 /* One entry of the tensor directory. name is borrowed. dims[0] is the contiguous dimension; unused dims are 1.
- * type is the number in the file; type_name is static. offset is absolute, in bytes from the start of the file; part is the
- * number of that file, from 0, for a model that was split. */
+ * type is the number in the file; type_name is static. offset is absolute, in bytes from the start of the file; part is
+ * the number of that file, from 0, for a model that was split. */
 typedef struct pn_tensor_info {
     const char *name;
     size_t name_len;

