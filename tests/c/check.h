@@ -1,7 +1,7 @@
 /* check.h - the whole C test framework: CHECK, and a closing line that test runners understand.
  *
  * A test program: static void test_<function>_<situation>_<result>(void) {...}; main() calls RUN(test_...) for each
- * and returns check_report(). A test that the environment's LEAVE_OUT names does not run (tests/conformance.py says
+ * and returns check_report(). A test that the environment's LEAVE_OUT names does not run (tests/emulated.py says
  * which and why); the closing line counts it. */
 #ifndef CHECK_H
 #define CHECK_H

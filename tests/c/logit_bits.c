@@ -5,7 +5,7 @@
  *
  * A model whose file name begins with "long" gets a longer prompt, of which the last row of logits alone counts.
  *
- * tests/conformance.py compares the lines of one model from several machines, where they must be the same. */
+ * tests/emulated.py compares the lines of one model from several machines, where they must be the same. */
 #include "pantheon.h"
 
 #include <stdbool.h>
