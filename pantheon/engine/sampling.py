@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from numbers import Real
@@ -59,10 +60,13 @@ class SamplingParams:
         check_integer("penalty_window", self.penalty_window, -1, 2**31 - 1)
         if self.seed is not None:
             check_integer("seed", self.seed, 0, _MAX_SEED)
+        if self.logit_bias is not None and not isinstance(self.logit_bias, Mapping):
+            kind = type(self.logit_bias).__name__
+            raise ArgumentError(f"logit_bias must be a mapping of token ids to numbers, got {kind}")
         for token, bias in (self.logit_bias or {}).items():
             check_integer("a token id of logit_bias", token, 0, 2**32 - 1)
-            legal = isinstance(bias, Real) and not math.isnan(bias) and bias != math.inf
-            _check(f"logit_bias[{token}]", bias, "a number or -inf", legal)
+            if bias != -math.inf:
+                _number(f"logit_bias[{token}]", bias, "a number or -inf")
 
     def check_vocab(self, n_vocab: int) -> None:
         """Raise ArgumentError if logit_bias names a token that a vocabulary of this size does not have."""
@@ -83,7 +87,7 @@ class SamplingParams:
 def check_integer(name: str, value: object, low: int, high: int) -> int:
     """`value` as an int in low..high, else ArgumentError with name, range and value. bool is not a number here."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise ArgumentError(f"{name} must be an integer in {low}..{high}, got {value!r}")
+        raise ArgumentError(f"{name} must be an integer in {low}..{high}, got {_shown(value)}")
     number = int(value.__index__())
     _check(name, value, f"an integer in {low}..{high}", low <= number <= high)
     return number
@@ -96,12 +100,27 @@ def check_speculate(value: bool | int) -> int:
     return check_integer("speculate", value, 0, _native.GUESSES_MAX)
 
 
-def _number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
-        raise ArgumentError(f"{name} must be a finite number, got {value!r}")
-    return float(value)
+def _number(name: str, value: object, wanted: str = "a finite number") -> float:
+    """`value` as C will have it, in 32 bits: too large a number is none there, and a tiny one may be 0."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ArgumentError(f"{name} must be {wanted}, got {_shown(value)}")
+    try:
+        number: float = struct.unpack("f", struct.pack("f", float(value)))[0]
+    except OverflowError:
+        raise ArgumentError(f"{name} must be {wanted} of at most 3.4e38, got {_shown(value)}") from None
+    if not math.isfinite(number):
+        raise ArgumentError(f"{name} must be {wanted}, got {_shown(value)}")
+    return number
+
+
+def _shown(value: object) -> str:
+    """A value for a message. Python refuses to write very long integers, and nobody wants to read them."""
+    if isinstance(value, int) and value.bit_length() > 200:
+        return f"an integer of {value.bit_length()} bits"
+    text = repr(value)
+    return text if len(text) <= 100 else text[:97] + "..."
 
 
 def _check(name: str, value: object, wanted: str, legal: bool) -> None:
     if not legal:
-        raise ArgumentError(f"{name} must be {wanted}, got {value!r}")
+        raise ArgumentError(f"{name} must be {wanted}, got {_shown(value)}")
