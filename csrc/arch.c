@@ -111,6 +111,10 @@ const char *arch_known(void) {
     return names;
 }
 
+const char *arch_name(size_t index) {
+    return index < PN_ARRAY_LEN(ARCHS) ? ARCHS[index].name : NULL;
+}
+
 const arch_spec *arch_find(const char *name, size_t len) {
     for (size_t i = 0; i < PN_ARRAY_LEN(ARCHS); i++)
         if (strlen(ARCHS[i].name) == len && !memcmp(ARCHS[i].name, name, len)) return &ARCHS[i];

@@ -133,5 +133,7 @@ const arch_spec *arch_find(const char *name, size_t len);
 uint64_t arch_dim(const hparams *hp, char letter);
 /* "llama, qwen2": the known names, for messages. Borrowed until this thread's next call. */
 const char *arch_known(void);
+/* The name in row `index` of the table, or NULL past its end. Static. */
+const char *arch_name(size_t index);
 
 #endif

@@ -74,6 +74,18 @@ int pn_default_threads(char *why, size_t cap);
  * buffer is freed at the end. Errors: ARGUMENT, MEMORY, NUMERIC (what was read is not what was written). */
 int pn_read_bandwidth(int n_threads, uint64_t bytes, int runs, double *bytes_per_s);
 
+/* The lists of what this build knows. */
+typedef enum pn_known_list {
+    PN_KNOWN_ARCHITECTURES = 0, /* of models that can be loaded (general.architecture)             */
+    PN_KNOWN_TYPES = 1,         /* element types that can be read, "Q8_0"                          */
+    PN_KNOWN_MATRIX_TYPES = 2,  /* those of them that the matrices of a model may have             */
+    PN_KNOWN_TARGETS = 3,       /* types that pn_quantize() writes                                 */
+    PN_KNOWN_TOKENIZERS = 4,    /* kinds of vocabularies (tokenizer.ggml.model)                    */
+    PN_KNOWN_PRETOKENIZERS = 5, /* how a byte-level vocabulary cuts text into words (tokenizer.ggml.pre) */
+} pn_known_list;
+/* Name number `index` of a list, in the order of its table; NULL past the end, and for other lists. Static. */
+const char *pn_known(int list, size_t index);
+
 /* ---- GGUF files ------------------------------------------------------------------------------------------- */
 
 typedef struct pn_gguf pn_gguf;

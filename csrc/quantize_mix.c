@@ -194,6 +194,10 @@ const dtype_info *quantize_mix_choose(const quantize_mix *mix, const pn_tensor_i
 
 /* ---- the recipe and the file --------------------------------------------------------------------------------- */
 
+const char *quantize_mix_name(size_t index) {
+    return index < PN_ARRAY_LEN(RECIPES) ? RECIPES[index].name : NULL;
+}
+
 int quantize_mix_find(const char *name, const quantize_recipe **out) {
     char known[160] = "";
     size_t used = 0;

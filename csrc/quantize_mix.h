@@ -17,6 +17,8 @@ typedef struct quantize_mix {
 
 /* The recipe by its name, whatever its case; PN_ERR_ARGUMENT lists the known ones. `name` may be NULL. */
 int quantize_mix_find(const char *name, const quantize_recipe **out);
+/* The name of recipe number `index`, or NULL past the end. Static. */
+const char *quantize_mix_name(size_t index);
 /* Look at the file. Errors: METADATA. */
 int quantize_mix_init(quantize_mix *mix, const quantize_recipe *recipe, const pn_gguf *gguf);
 /* What a tensor of the file becomes. Never NULL; its rows are whole blocks of it. */

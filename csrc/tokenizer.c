@@ -25,6 +25,10 @@ static const tokenizer_kind TOKENIZER_KINDS[] = {
     { "llama", tokenizer_build_spm, tokenizer_encode_spm },
 };
 
+const char *tokenizer_kind_name(size_t index) {
+    return index < PN_ARRAY_LEN(TOKENIZER_KINDS) ? TOKENIZER_KINDS[index].name : NULL;
+}
+
 static int tokenizer_find_kind(pn_tokenizer *tokenizer, const pn_gguf *gguf) {
     const char *model = NULL;
     size_t len = 0;

@@ -21,5 +21,7 @@
 
 /* pn_tokenizer_new with a status. *out is NULL after a failure. */
 int tokenizer_new(const pn_gguf *gguf, pn_tokenizer **out);
+/* The name in row `index` of the table of kinds (tokenizer.ggml.model), or NULL past its end. Static. */
+const char *tokenizer_kind_name(size_t index);
 
 #endif

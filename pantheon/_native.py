@@ -257,6 +257,18 @@ def default_threads() -> tuple[int, str]:
     return count, bytes(ffi.string(why)).decode("utf-8", "replace")
 
 
+def known(what: str) -> list[str]:
+    """A list of what this build knows, in the order of its table.
+
+    what: "architectures", "types" (readable), "matrix_types", "targets" (of quantize), "tokenizers", "pretokenizers".
+    """
+    number = int(getattr(lib, "PN_KNOWN_" + what.upper()))
+    names: list[str] = []
+    while (name := lib.pn_known(number, len(names))) != ffi.NULL:
+        names.append(bytes(ffi.string(name)).decode("ascii"))
+    return names
+
+
 def read_bandwidth(threads: int, n_bytes: int, runs: int) -> float:
     """Bytes per second at which `threads` read a buffer of n_bytes (1 MiB to 32 GiB) together, median of `runs`."""
     rate = ffi.new("double *")
