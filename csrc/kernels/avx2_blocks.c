@@ -10,8 +10,8 @@
  * and the table's values) their magnitude is the unsigned side and their sign goes to the activation: so -128 is right
  * too (|-128| is 128 there, and two products of at most 128 * 127 fit), with one vpmaddwd per quad.
  *
- * What bounds them (Agner Fog's tables, Zen 3 and Golden Cove): the multiplies go to two ports; per 32 multiply-adds and
- * token vpmaddubsw + vpaddw, or vpsignb + vpmaddubsw + vpmaddwd + vpaddd for signed bytes. One token: memory. */
+ * What bounds them (Agner Fog's tables, Zen 3 and Golden Cove): the multiplies go to two ports; per 32 multiply-adds
+ * and token vpmaddubsw + vpaddw, or vpsignb + vpmaddubsw + vpmaddwd + vpaddd for signed bytes. One token: memory. */
 #include "kernels/blocks.h"
 
 #if defined(__x86_64__)
@@ -141,10 +141,10 @@ INLINE_AVX2 void codes_avx2(const pack_kind kind, const uint8_t *codes, const in
 }
 
 /* Two products each of at most `largest code` * 127, and quads of them, fit 16 bits: 2 * 63 * 127 * 2 = 32004,
- * 2 * 31 * 127 * 4 = 31496, 2 * 15 * 127 * 8 = 30480. Halves with scales of their own end after four. */
+ * 2 * 31 * 127 * 4 = 31496. Of smaller codes more would fit, but halves have scales of their own, and two short chains
+ * of sums are faster than a long one (by a fifth). */
 INLINE_AVX2 int quads_per_sum_avx2(const pack_kind kind) {
-    if (kind == PACK_Q6K) return 2;
-    return kind_has_halves(kind) || kind_has_ones(kind) ? 4 : 8;
+    return kind == PACK_Q6K ? 2 : 4;
 }
 
 /* Sums of codes times the activations at q, with the scales of the halves. */
@@ -226,23 +226,32 @@ INLINE_AVX2 void tile_avx2(const pack_kind kind, const uint8_t *w, const int h0,
         for (int i = 0; i < nt; i++) _mm256_storeu_ps(out + (t + (size_t)i) * ld_out + (h0 + h) * HALF_ROWS, acc[h][i]);
 }
 
-/* All groups for each tile of tokens, so that the tile's activations stay in L1. Several tokens go over the halves of a
- * group in turn, for want of registers; one over both at once. */
-#define TILES_AVX2(kind, nt)                                                                                           \
-    for (; t + (nt) <= end; t += (nt))                                                                                 \
-        for (size_t g = 0; g < n_groups; g++)                                                                          \
-            for (int h = 0; h < 2; h++)                                                                                \
-                tile_avx2(kind, w + g * group_bytes, h, 1, a, t, nt, out + g * GROUP_ROWS, ld_out);
+/* All groups for each tile of `nt` tokens, so that the tile's activations stay in L1; the first token left.
+ * Several tokens go over the halves of a group in turn, for want of registers; one over both at once. */
+INLINE_AVX2 size_t tiles_avx2(const pack_kind kind, const uint8_t *w, size_t n_groups, const activations *a, size_t t,
+                              size_t end, const int nt, float *out, size_t ld_out) {
+    const size_t group_bytes = block_group_bytes(kind, a->k);
+    const int nh = nt == 1 ? 2 : 1;
+    for (; t + (size_t)nt <= end; t += (size_t)nt)
+        for (size_t g = 0; g < n_groups; g++)
+            for (int h = 0; h < 2; h += nh)
+                tile_avx2(kind, w + g * group_bytes, h, nh, a, t, nt, out + g * GROUP_ROWS, ld_out);
+    return t;
+}
+
+INLINE_AVX2 void matmul_avx2(const pack_kind kind, const uint8_t *w, size_t n_groups, const activations *a, size_t t,
+                             size_t n_t, float *out, size_t ld_out) {
+    const size_t end = t + n_t;
+    t = tiles_avx2(kind, w, n_groups, a, t, end, 8, out, ld_out);
+    t = tiles_avx2(kind, w, n_groups, a, t, end, 4, out, ld_out);
+    t = tiles_avx2(kind, w, n_groups, a, t, end, 2, out, ld_out);
+    tiles_avx2(kind, w, n_groups, a, t, end, 1, out, ld_out);
+}
 
 #define DEFINE_AVX2(kind, name, set)                                                                                   \
     PN_AVX2 void matmul_##name##_##set(const uint8_t *w, size_t n_groups, const activations *a, size_t t0, size_t n_t, \
                                        float *out, size_t ld_out) {                                                    \
-        const size_t group_bytes = block_group_bytes(kind, a->k), end = t0 + n_t;                                      \
-        size_t t = t0;                                                                                                 \
-        TILES_AVX2(kind, 8)                                                                                            \
-        TILES_AVX2(kind, 4)                                                                                            \
-        TILES_AVX2(kind, 2) for (; t < end; t++) for (size_t g = 0; g < n_groups; g++)                                 \
-            tile_avx2(kind, w + g * group_bytes, 0, 2, a, t, 1, out + g * GROUP_ROWS, ld_out);                         \
+        matmul_avx2(kind, w, n_groups, a, t0, n_t, out, ld_out);                                                       \
     }
 BLOCK_KINDS(DEFINE_AVX2, avx2)
 

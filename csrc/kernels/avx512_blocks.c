@@ -5,9 +5,9 @@
  * so do its scales; a kind and a width are constants.
  *
  * A group's sixteen rows are one vector. vpdpbusd wants an unsigned and a signed side: weights are taken as codes (Q8
- * and the table's values as weight + 128), and what they count from comes in through the activations' sums: as the start
- * of the sum (bias8, bias4), or, where the halves of a block have scales of their own, as one vpdpwssd with -offset times
- * the scales.
+ * and the table's values as weight + 128), and what they count from comes in through the activations' sums: as the
+ * start of the sum (bias8, bias4), or, where the halves of a block have scales of their own, as one vpdpwssd with
+ * -offset times the scales.
  *
  * What bounds the 8-bit tile (Golden Cove: the 512-bit multiplies go to ports 0 and 5): per 512 multiply-adds and token
  * eight vpdpbusd and four instructions for the scales, and for all tokens of a tile one more per vector of weights. So
@@ -192,22 +192,30 @@ INLINE_AVX512 void tile_avx512(const pack_kind kind, const uint8_t *w, const act
     for (int i = 0; i < nt; i++) _mm512_storeu_ps(out + (t + (size_t)i) * ld_out, acc[i]);
 }
 
-/* All groups for each tile of tokens, so that the tile's activations stay in L1. */
-#define TILES_AVX512(kind, nt)                                                                                         \
-    for (; t + (nt) <= end; t += (nt))                                                                                 \
-        for (size_t g = 0; g < n_groups; g++)                                                                          \
+/* All groups for each tile of `nt` tokens, so that the tile's activations stay in L1; the first token that is left. */
+INLINE_AVX512 size_t tiles_avx512(const pack_kind kind, const uint8_t *w, size_t n_groups, const activations *a,
+                                  size_t t, size_t end, const int nt, float *out, size_t ld_out) {
+    const size_t group_bytes = block_group_bytes(kind, a->k);
+    for (; t + (size_t)nt <= end; t += (size_t)nt)
+        for (size_t g = 0; g < n_groups; g++)
             tile_avx512(kind, w + g * group_bytes, a, t, nt, out + g * GROUP_ROWS, ld_out);
+    return t;
+}
+
+INLINE_AVX512 void matmul_avx512(const pack_kind kind, const uint8_t *w, size_t n_groups, const activations *a,
+                                 size_t t, size_t n_t, float *out, size_t ld_out) {
+    const size_t end = t + n_t;
+    t = tiles_avx512(kind, w, n_groups, a, t, end, 12, out, ld_out);
+    t = tiles_avx512(kind, w, n_groups, a, t, end, 8, out, ld_out);
+    t = tiles_avx512(kind, w, n_groups, a, t, end, 4, out, ld_out);
+    t = tiles_avx512(kind, w, n_groups, a, t, end, 2, out, ld_out);
+    tiles_avx512(kind, w, n_groups, a, t, end, 1, out, ld_out);
+}
 
 #define DEFINE_AVX512(kind, name, set)                                                                                 \
     PN_AVX512 void matmul_##name##_##set(const uint8_t *w, size_t n_groups, const activations *a, size_t t0,           \
                                          size_t n_t, float *out, size_t ld_out) {                                      \
-        const size_t group_bytes = block_group_bytes(kind, a->k), end = t0 + n_t;                                      \
-        size_t t = t0;                                                                                                 \
-        TILES_AVX512(kind, 12)                                                                                         \
-        TILES_AVX512(kind, 8)                                                                                          \
-        TILES_AVX512(kind, 4)                                                                                          \
-        TILES_AVX512(kind, 2)                                                                                          \
-        TILES_AVX512(kind, 1)                                                                                          \
+        matmul_avx512(kind, w, n_groups, a, t0, n_t, out, ld_out);                                                     \
     }
 BLOCK_KINDS(DEFINE_AVX512, avx512)
 
