@@ -192,7 +192,7 @@ static int read_rope_scaling(const pn_gguf *gguf, const arch_spec *spec, hparams
     PN_TRY(read_scaling_type(gguf, spec, &hp->scaling));
     PN_TRY(read_float(gguf, spec, "rope.scale_linear", 1e-2f, 1e6f, 0.0f, &old)); /* the key of older files */
     PN_TRY(read_float(gguf, spec, "rope.scaling.factor", 1e-2f, 1e6f, old, &hp->rope_factor));
-    PN_TRY(read_count(gguf, spec, "rope.scaling.original_context_length", 1, 1u << 26, hp->n_ctx, &hp->rope_n_ctx));
+    PN_TRY(read_count(gguf, spec, "rope.scaling.original_context_length", 2, 1u << 26, hp->n_ctx, &hp->rope_n_ctx));
     PN_TRY(read_float(gguf, spec, "rope.scaling.attn_factor", 1e-2f, 1e2f, 0.0f, &hp->rope_magnitude));
     return hp->scaling == ROPE_SCALING_YARN ? read_yarn(gguf, spec, hp) : PN_OK;
 }
