@@ -1,8 +1,8 @@
 /* scratch.h - the working memory of one evaluation, kept for the next one.                                (rank 6)
  *
  * T tokens of a batch, D model width, Q = heads * head size, K = key heads * head size, F feed-forward width,
- * R rotated width, X experts, V vocabulary. Row strides (ld) are rounded up to GROUP_ROWS, because products write whole groups of
- * rows. */
+ * R rotated width, X experts, V vocabulary. Row strides (ld) are rounded up to GROUP_ROWS, because products write whole
+ * groups of rows. */
 #ifndef PN_SCRATCH_H
 #define PN_SCRATCH_H
 
