@@ -412,7 +412,7 @@ def test_a_file_without_types_keeps_its_roles_out_of_text(open_: Open) -> None:
 
 def test_pieces_twice_empty_infinite_or_of_odd_bytes(open_: Open) -> None:
     infinite = float("inf")
-    words = [("a", -infinite), ("ab", infinite), ("b", 0.0), ("ab", 5.0), ("", 0.0), ("bb", 9.0), ("a b", 99.0)]
+    words = [("a", -infinite), ("ab", infinite), ("b", 0.0), ("ab", 5.0), ("", 0.0), ("bb", 9.0), ("a ", 99.0)]
     pieces = (*ROLES, *(Piece(*word) for word in words), Piece("\x00"))
     odd = (Piece("<0xZZ>", 0.0, BYTE), Piece("<0x41>", 0.0, BYTE), Piece("", 0.0, CONTROL))
     vocabulary = Vocabulary(pieces=(*pieces, *odd, Piece("c", 0.0, UNUSED)), space=False)
