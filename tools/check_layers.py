@@ -41,7 +41,7 @@ C_RANKS: list[tuple[int, str, str]] = [
     (
         4,
         "kernels/portable kernels/portable_blocks kernels/avx2 kernels/avx2_blocks kernels/avx512 "
-        "kernels/avx512_blocks kernels/neon kernels/neon_dot",
+        "kernels/avx512_blocks kernels/neon kernels/neon_blocks kernels/neon_dot",
         "the inner loops, by instruction set",
     ),
     (4, "bandwidth", "how fast the machine reads memory"),

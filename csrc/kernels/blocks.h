@@ -32,6 +32,9 @@ BLOCK_KINDS(BLOCK_DECLARE, portable)
 #if defined(__x86_64__)
 BLOCK_KINDS(BLOCK_DECLARE, avx2)
 BLOCK_KINDS(BLOCK_DECLARE, avx512)
+#elif defined(__aarch64__)
+BLOCK_KINDS(BLOCK_DECLARE, neon)
+BLOCK_KINDS(BLOCK_DECLARE, neon_dot)
 #endif
 
 /* The bytes of a group whose size was checked. */

@@ -1,152 +1,23 @@
 /* neon.c - the kernels for AArch64: what every such processor can run.                                  (rank 4)
  *
- * The order of operations is that of kernels.h; products of 8 bits by sdot are neon_dot.c's.
+ * The order of operations is that of kernels.h; products with quantized weights are neon_blocks.c's.
  *
- * Inner loops, instructions as gcc 12 compiles them (for a block of 32 along K times 8 rows; nothing is spilled):
- *   8-bit tile: 182 for two tokens (64 smull and smlal, 32 sadalp, 16 dup), 97 for one (5 of them prefetches). The
- *     products are widened to 16 bits, where two of them fit, and added in pairs to 32.
- *   4-bit tile: 164 for two tokens (64 smlal, 16 dup), Q4M 170; 91 and 93 for one. All eight products of a sum fit 16
- *   bits. float tile, per k: 36 for eight tokens (16 fmla), F16 and BF16 38; 22 for one token and four groups (8 fmla).
+ * Inner loops, instructions as gcc 12 compiles them (nothing is spilled):
+ *   float tile, per k: 36 for eight tokens (16 fmla), F16 and BF16 38; 22 for one token and four groups (8 fmla).
  *   attention, per element of the head or per key: 46 or 47 for six queries times 16 (24 fmla). */
-#include "kernels/kernels.h"
+#include "kernels/neon.h"
 
 #if defined(__aarch64__)
 
 #include "mathf.h"
 
-#include <arm_neon.h>
 #include <math.h>
-
-/* The body functions take the tile width as a constant and must vanish into their callers. */
-#define INLINE_NEON static inline __attribute__((always_inline))
-
-/* Keeps loads on their side: gcc would begin them so early that the registers do not suffice and sums are spilled. */
-#define LOAD_NO_EARLIER() __asm__ volatile("" ::: "memory")
-
-/* 8 halves as floats: elements 0-3, 4-7. Read as bytes, for packed weights promise no alignment. */
-INLINE_NEON float32x4x2_t load8_f16_neon(const void *p) {
-    const float16x8_t halves = vreinterpretq_f16_u8(vld1q_u8(p));
-    return (float32x4x2_t){ { vcvt_f32_f16(vget_low_f16(halves)), vcvt_high_f32_f16(halves) } };
-}
-INLINE_NEON int8x16_t load16_neon(const uint8_t *p) {
-    return vreinterpretq_s8_u8(vld1q_u8(p));
-}
-/* Four activation bytes in every 32-bit lane: each row meets the same quad. */
-INLINE_NEON int8x16_t quad_neon(const int8_t *p) {
-    int32_t v;
-    memcpy(&v, p, sizeof v);
-    return vreinterpretq_s8_s32(vdupq_n_s32(v));
-}
-/* One token alone is bound by memory: it fetches ahead. */
-INLINE_NEON void prefetch_neon(const uint8_t *w, size_t block_bytes) {
-    for (size_t line = 0; line < block_bytes; line += 64)
-        __builtin_prefetch((const void *)((uintptr_t)w + 1024 + line));
-}
 
 /* 8 lanes in the order of kernels.h: ((0+4) + (2+6)) + ((1+5) + (3+7)). */
 INLINE_NEON float sum8_neon(float32x4x2_t v) {
     const float32x4_t q = vaddq_f32(v.val[0], v.val[1]);
     const float32x2_t d = vadd_f32(vget_low_f32(q), vget_high_f32(q));
     return vget_lane_f32(d, 0) + vget_lane_f32(d, 1);
-}
-
-/* ---- 8-bit weights ---------------------------------------------------------------------------------------- */
-
-/* Two products of at most 128 * 127 fit 16 bits: quads v and v + 1 meet there, then each pair of neighbours is added to
- * 32 bits. pairs[h] holds rows 2h and 2h + 1, two halves of each row's sum side by side. */
-INLINE_NEON void q8_products_neon(int32x4_t pairs[2], int8x16_t w0, int8x16_t w1, int8x16_t x0, int8x16_t x1) {
-    const int16x8_t low = vmlal_s8(vmull_s8(vget_low_s8(w0), vget_low_s8(x0)), vget_low_s8(w1), vget_low_s8(x1));
-    const int16x8_t high = vmlal_high_s8(vmull_high_s8(w0, x0), w1, x1);
-    pairs[0] = vpadalq_s16(pairs[0], low);
-    pairs[1] = vpadalq_s16(pairs[1], high);
-}
-
-/* Half `half` of a group times `nt` tokens from token t. */
-INLINE_NEON void q8_tile_neon(const uint8_t *w, size_t half, const activations *a, size_t t, const int nt, float *out,
-                              size_t ld_out) {
-    const size_t n_blocks = a->k / BLOCK_K;
-    const int8_t *q = a->q + t * a->k;
-    const float *d = a->d + t * n_blocks;
-    float32x4_t acc[2][2];
-    for (int i = 0; i < nt; i++) acc[i][0] = acc[i][1] = vdupq_n_f32(0);
-    for (size_t b = 0; b < n_blocks; b++, w += Q8_BLOCK_BYTES, q += BLOCK_K, d++) {
-        int32x4_t pairs[2][4];
-        for (int i = 0; i < nt; i++)
-            for (int h = 0; h < 4; h++) pairs[i][h] = vdupq_n_s32(0);
-        if (nt == 1 && half == 0) prefetch_neon(w, Q8_BLOCK_BYTES);
-#pragma GCC unroll 4
-        for (int v = 0; v < 8; v += 2) {
-            const uint8_t *at = w + SCALES_BYTES + half * 32 + (size_t)v * QUAD_BYTES;
-            LOAD_NO_EARLIER();
-            const int8x16_t w0 = load16_neon(at), w1 = load16_neon(at + QUAD_BYTES);
-            const int8x16_t w2 = load16_neon(at + 16), w3 = load16_neon(at + QUAD_BYTES + 16);
-            for (int i = 0; i < nt; i++) {
-                const int8_t *quads = q + (size_t)i * a->k + v * 4;
-                const int8x16_t x0 = quad_neon(quads), x1 = quad_neon(quads + 4);
-                q8_products_neon(&pairs[i][0], w0, w1, x0, x1);
-                q8_products_neon(&pairs[i][2], w2, w3, x0, x1);
-            }
-        }
-        const float32x4x2_t dw = load8_f16_neon(w + half * 16);
-        for (int i = 0; i < nt; i++)
-            for (int h = 0; h < 2; h++) {
-                const float32x4_t sums = vcvtq_f32_s32(vpaddq_s32(pairs[i][2 * h], pairs[i][2 * h + 1]));
-                acc[i][h] = vfmaq_f32(acc[i][h], sums, vmulq_n_f32(dw.val[h], d[(size_t)i * n_blocks]));
-            }
-    }
-    for (int i = 0; i < nt; i++)
-        for (int h = 0; h < 2; h++) vst1q_f32(out + (t + (size_t)i) * ld_out + 4 * h, acc[i][h]);
-}
-
-/* ---- 4-bit weights ---------------------------------------------------------------------------------------- */
-
-/* Sums of rows in 16 bits, which eight products of at most 15 * 127 fit: halves[h] holds rows 2h and 2h + 1. */
-INLINE_NEON void q4_products_neon(int16x8_t halves[2], int8x16_t w, int8x16_t x) {
-    halves[0] = vmlal_s8(halves[0], vget_low_s8(w), vget_low_s8(x));
-    halves[1] = vmlal_high_s8(halves[1], w, x);
-}
-
-/* `offset` constant: Q4M (scale and offset per row) or Q4 (nibbles count from -8). */
-INLINE_NEON void q4_tile_neon(const uint8_t *w, size_t half, const activations *a, size_t t, const int nt,
-                              const bool offset, float *out, size_t ld_out) {
-    const size_t n_blocks = a->k / BLOCK_K, block_bytes = offset ? Q4M_BLOCK_BYTES : Q4_BLOCK_BYTES;
-    const int8_t *q = a->q + t * a->k;
-    const uint8x16_t nibble = vdupq_n_u8(15);
-    float32x4_t acc[2][2];
-    for (int i = 0; i < nt; i++) acc[i][0] = acc[i][1] = vdupq_n_f32(0);
-    for (size_t b = 0; b < n_blocks; b++, w += block_bytes, q += BLOCK_K) {
-        int16x8_t halves[2][4];
-        for (int i = 0; i < nt; i++)
-            for (int h = 0; h < 4; h++) halves[i][h] = vdupq_n_s16(0);
-        const uint8_t *quants = w + (offset ? 2 * SCALES_BYTES : SCALES_BYTES) + half * 32;
-        if (nt == 1 && half == 0) prefetch_neon(w, block_bytes);
-#pragma GCC unroll 4
-        for (int v = 0; v < 4; v++)
-#pragma GCC unroll 2
-            for (int h = 0; h < 2; h++) {
-                const uint8x16_t both = vld1q_u8(quants + v * QUAD_BYTES + h * 16);
-                const int8x16_t low = vreinterpretq_s8_u8(vandq_u8(both, nibble));
-                const int8x16_t high = vreinterpretq_s8_u8(vshrq_n_u8(both, 4));
-                for (int i = 0; i < nt; i++) {
-                    const int8_t *quads = q + (size_t)i * a->k + v * 4;
-                    q4_products_neon(&halves[i][2 * h], low, quad_neon(quads));
-                    q4_products_neon(&halves[i][2 * h], high, quad_neon(quads + 16));
-                }
-            }
-        const float32x4x2_t dw = load8_f16_neon(w + half * 16);
-        const float32x4x2_t mw = offset ? load8_f16_neon(w + SCALES_BYTES + half * 16) : dw;
-        for (int i = 0; i < nt; i++) {
-            const size_t at = (t + (size_t)i) * n_blocks + b;
-            for (int h = 0; h < 2; h++) {
-                int32x4_t sums = vpaddq_s32(vpaddlq_s16(halves[i][2 * h]), vpaddlq_s16(halves[i][2 * h + 1]));
-                if (!offset) sums = vaddq_s32(sums, vdupq_n_s32(a->bias4[at]));
-                acc[i][h] = vfmaq_f32(acc[i][h], vcvtq_f32_s32(sums), vmulq_n_f32(dw.val[h], a->d[at]));
-                if (offset) acc[i][h] = vfmaq_n_f32(acc[i][h], mw.val[h], a->ds[at]);
-            }
-        }
-    }
-    for (int i = 0; i < nt; i++)
-        for (int h = 0; h < 2; h++) vst1q_f32(out + (t + (size_t)i) * ld_out + 4 * h, acc[i][h]);
 }
 
 /* ---- float weights ---------------------------------------------------------------------------------------- */
@@ -202,26 +73,6 @@ INLINE_NEON void matmul_float_neon(const uint8_t *w, size_t n_groups, const acti
         for (; g < n; g++) float_tile_neon(w, group_bytes, g, 1, a, t, 1, kind, out, ld_out);
     }
 }
-
-/* ---- the table's entries: all groups for each tile of tokens, so that the tile's activations stay in L1 --------- */
-
-#define MATMUL_QUANTIZED_NEON(name, block_bytes, tile)                                                                 \
-    static void name(const uint8_t *w, size_t n_groups, const activations *a, size_t t0, size_t n_t, float *out,       \
-                     size_t ld_out) {                                                                                  \
-        const size_t group_bytes = a->k / BLOCK_K * (block_bytes), end = t0 + n_t;                                     \
-        size_t t = t0;                                                                                                 \
-        for (; t + 2 <= end; t += 2)                                                                                   \
-            for (size_t g = 0; g < 2 * n_groups; g++) tile(w + g / 2 * group_bytes, g % 2, t, 2, out + g * HALF_ROWS); \
-        for (; t < end; t++)                                                                                           \
-            for (size_t g = 0; g < 2 * n_groups; g++) tile(w + g / 2 * group_bytes, g % 2, t, 1, out + g * HALF_ROWS); \
-    }
-#define Q8_TILE(w, half, t, nt, out)  q8_tile_neon(w, half, a, t, nt, out, ld_out)
-#define Q4_TILE(w, half, t, nt, out)  q4_tile_neon(w, half, a, t, nt, false, out, ld_out)
-#define Q4M_TILE(w, half, t, nt, out) q4_tile_neon(w, half, a, t, nt, true, out, ld_out)
-
-MATMUL_QUANTIZED_NEON(matmul_q8_neon, Q8_BLOCK_BYTES, Q8_TILE)
-MATMUL_QUANTIZED_NEON(matmul_q4_neon, Q4_BLOCK_BYTES, Q4_TILE)
-MATMUL_QUANTIZED_NEON(matmul_q4m_neon, Q4M_BLOCK_BYTES, Q4M_TILE)
 
 static void matmul_f32_neon(const uint8_t *w, size_t n_groups, const activations *a, size_t t0, size_t n_t, float *out,
                             size_t ld_out) {
@@ -486,15 +337,10 @@ const kernel_set kernels_neon = {
     .isa = "neon",
     .base = &kernels_portable,
     .usable = always_usable_neon,
-    .matmul =
-        {
-            [PACK_F32] = matmul_f32_neon,
-            [PACK_F16] = matmul_f16_neon,
-            [PACK_BF16] = matmul_bf16_neon,
-            [PACK_Q8] = matmul_q8_neon,
-            [PACK_Q4] = matmul_q4_neon,
-            [PACK_Q4M] = matmul_q4m_neon,
-        },
+    .matmul = { [PACK_F32] = matmul_f32_neon,
+                [PACK_F16] = matmul_f16_neon,
+                [PACK_BF16] = matmul_bf16_neon,
+                BLOCK_KINDS(BLOCK_ENTRY, neon) },
     .quantize = quantize_neon,
     .quantize_rest = quantize_rest_neon,
     .rms_norm = rms_norm_neon,

@@ -1,38 +1,21 @@
-/* neon_dot.c - the products of 8 bits for AArch64 with the dot product instructions (sdot).             (rank 4)
+/* neon_dot.c - products with quantized weights for AArch64 with the dot product instructions (sdot).          (rank 4)
  *
  * Every function carries its target attribute; the build's flags allow the baseline alone, so nothing outside this file
- * can use sdot. The order of operations is that of kernels.h. What is not here is neon.c's.
+ * can use sdot. The order of operations is that of kernels.h. What is not here is neon.c's. One body serves all kinds:
+ * a kind and a width are constants.
  *
  * The layout makes a quad of activations one lane: sdot takes it by its number, for four rows at once.
- *
- * Inner loops, instructions as gcc 12 compiles them (for a block of 32 along K times 8 rows; nothing is spilled):
- *   8-bit tile: 138 for four tokens (64 sdot, 25 loads), 55 for one (16 sdot, 5 prefetches).
- *   4-bit tile: 165 for four tokens (64 sdot, 16 to part the nibbles), Q4M 169; 63 and 68 for one.
- * With two pipes for sdot (Cortex-A76) four tokens take 44 cycles of them: 23 multiply-adds per cycle at best. */
-#include "kernels/kernels.h"
+ */
+#include "kernels/neon.h"
 
 #if defined(__aarch64__)
 
 #include "cpu.h"
 
-#include <arm_neon.h>
+enum { WIDE_TOKENS = 16 };
 
 /* The body functions take the tile width as a constant and must vanish into their callers. */
 #define INLINE_NEON_DOT PN_NEON_DOT static inline __attribute__((always_inline))
-
-/* Keeps loads on their side: gcc would begin them so early that the registers do not suffice and sums are spilled. */
-#define LOAD_NO_EARLIER() __asm__ volatile("" ::: "memory")
-
-/* 8 halves as floats: elements 0-3, 4-7. */
-INLINE_NEON_DOT float32x4x2_t load8_f16_neon_dot(const uint8_t *p) {
-    const float16x8_t halves = vreinterpretq_f16_u8(vld1q_u8(p));
-    return (float32x4x2_t){ { vcvt_f32_f16(vget_low_f16(halves)), vcvt_high_f32_f16(halves) } };
-}
-/* One token alone is bound by memory: it fetches ahead. */
-INLINE_NEON_DOT void prefetch_neon_dot(const uint8_t *w, size_t block_bytes) {
-    for (size_t line = 0; line < block_bytes; line += 64)
-        __builtin_prefetch((const void *)((uintptr_t)w + 1024 + line));
-}
 
 /* Quad `quad` of a vector of four quads of activations times four rows. The intrinsic wants its lane as a literal. */
 INLINE_NEON_DOT int32x4_t dot_neon_dot(int32x4_t sums, int8x16_t weights, int8x16_t x, const int quad) {
@@ -42,118 +25,173 @@ INLINE_NEON_DOT int32x4_t dot_neon_dot(int32x4_t sums, int8x16_t weights, int8x1
     return vdotq_laneq_s32(sums, weights, x, 3);
 }
 
-/* Four quads of 8-bit weights, half of [quad][16 rows][4], times quads x[i] of `nt` tokens. */
-INLINE_NEON_DOT void q8_quads_neon_dot(int32x4_t sums[4][2], const uint8_t *w, const int8x16_t x[4], const int nt) {
+/* rows[i][h] += half `part` of a block, as it is packed or made ready, times `nt` tokens, the first at q. */
+INLINE_NEON_DOT void half_neon_dot(const pack_kind kind, const uint8_t *codes, const ready_neon *ready, const int part,
+                                   const int8_t *q, size_t k, const int nt, int32x4_t rows[][2]) {
+    int8x16_t x[4];
+    for (int i = 0; i < nt; i++) x[i] = vld1q_s8(q + (size_t)i * k + part * 16);
 #pragma GCC unroll 4
-    for (int v = 0; v < 4; v++) {
-        const int8x16_t low = vreinterpretq_s8_u8(vld1q_u8(w + v * QUAD_BYTES));
-        const int8x16_t high = vreinterpretq_s8_u8(vld1q_u8(w + v * QUAD_BYTES + 16));
-        for (int i = 0; i < nt; i++) {
-            sums[i][0] = dot_neon_dot(sums[i][0], low, x[i], v);
-            sums[i][1] = dot_neon_dot(sums[i][1], high, x[i], v);
-        }
+    for (int u = 0; u < 4; u++) {
+        LOAD_NO_EARLIER();
+        const int8x16_t w[2] = { either_weights_neon(kind, codes, ready, part * 4 + u, 0),
+                                 either_weights_neon(kind, codes, ready, part * 4 + u, 1) };
+        for (int i = 0; i < nt; i++)
+            for (int h = 0; h < 2; h++) rows[i][h] = dot_neon_dot(rows[i][h], w[h], x[i], u);
     }
 }
 
-/* Quads v (low nibbles) times x0, quads v + 4 (high nibbles) times x1. */
-INLINE_NEON_DOT void q4_quads_neon_dot(int32x4_t sums[4][2], const uint8_t *w, const int8x16_t x0[4],
-                                       const int8x16_t x1[4], const int nt) {
-    const uint8x16_t nibble = vdupq_n_u8(15);
+/* The same for both halves at once, whose weights lie in the same bytes. */
+INLINE_NEON_DOT void nibbles_neon_dot(const pack_kind kind, const uint8_t *codes, const int8_t *q, size_t k,
+                                      const int nt, int32x4_t rows[][2]) {
+    int8x16_t x[4][2];
+    for (int i = 0; i < nt; i++)
+        for (int part = 0; part < 2; part++) x[i][part] = vld1q_s8(q + (size_t)i * k + part * 16);
 #pragma GCC unroll 4
-    for (int v = 0; v < 4; v++)
+    for (int u = 0; u < 4; u++)
 #pragma GCC unroll 2
         for (int h = 0; h < 2; h++) {
             LOAD_NO_EARLIER();
-            const uint8x16_t both = vld1q_u8(w + v * QUAD_BYTES + h * 16);
-            const int8x16_t low = vreinterpretq_s8_u8(vandq_u8(both, nibble));
-            const int8x16_t high = vreinterpretq_s8_u8(vshrq_n_u8(both, 4));
+            const int8x16_t low = weights_neon(kind, codes, u, h), high = weights_neon(kind, codes, u + 4, h);
             for (int i = 0; i < nt; i++) {
-                sums[i][h] = dot_neon_dot(sums[i][h], low, x0[i], v);
-                sums[i][h] = dot_neon_dot(sums[i][h], high, x1[i], v);
+                rows[i][h] = dot_neon_dot(rows[i][h], low, x[i][0], u);
+                rows[i][h] = dot_neon_dot(rows[i][h], high, x[i][1], u);
             }
         }
 }
 
-/* Half `half` of a group times `nt` tokens from token t; `kind` is constant. */
-INLINE_NEON_DOT void tile_neon_dot(const uint8_t *w, size_t half, const activations *a, size_t t, const int nt,
-                                   const pack_kind kind, float *out, size_t ld_out) {
-    const size_t n_blocks = a->k / BLOCK_K;
-    const size_t block_bytes = kind == PACK_Q8 ? Q8_BLOCK_BYTES : kind == PACK_Q4 ? Q4_BLOCK_BYTES : Q4M_BLOCK_BYTES;
-    const int8_t *q = a->q + t * a->k;
-    float32x4_t acc[4][2];
-    for (int i = 0; i < nt; i++) acc[i][0] = acc[i][1] = vdupq_n_f32(0);
-    for (size_t b = 0; b < n_blocks; b++, w += block_bytes, q += BLOCK_K) {
-        int32x4_t sums[4][2];
-        int8x16_t x0[4], x1[4];
-        const uint8_t *quants = w + (kind == PACK_Q4M ? 2 * SCALES_BYTES : SCALES_BYTES) + half * 32;
-        if (nt == 1 && half == 0) prefetch_neon_dot(w, block_bytes);
-        for (int i = 0; i < nt; i++) {
-            const int32_t start = kind == PACK_Q4 ? a->bias4[(t + (size_t)i) * n_blocks + b] : 0;
-            sums[i][0] = sums[i][1] = vdupq_n_s32(start);
-            x0[i] = vld1q_s8(q + (size_t)i * a->k);
-            x1[i] = vld1q_s8(q + (size_t)i * a->k + 16);
+/* rows[i][h] = the exact sums over a block with `nt` tokens, the first at q; `at` is its place among the first token's
+ * blocks. s has the scales of the block's halves, if the kind has them. */
+INLINE_NEON_DOT void sum_neon_dot(const pack_kind kind, const uint8_t *codes, const ready_neon *ready,
+                                  const scales_neon *s, const activations *a, size_t at, const int8_t *q, const int nt,
+                                  int32x4_t rows[][2]) {
+    for (int i = 0; i < nt; i++, at += a->k / BLOCK_K) rows[i][0] = rows[i][1] = sum_start_neon(kind, a, at);
+    if (!ready && kind_has_nibbles(kind) && !kind_has_halves(kind)) {
+        nibbles_neon_dot(kind, codes, q, a->k, nt, rows);
+        return;
+    }
+    half_neon_dot(kind, codes, ready, 0, q, a->k, nt, rows);
+    LOAD_NO_EARLIER();
+    if (!kind_has_halves(kind)) {
+        half_neon_dot(kind, codes, ready, 1, q, a->k, nt, rows);
+        return;
+    }
+    int32x4_t last[4][2];
+    for (int i = 0; i < nt; i++)
+        for (int h = 0; h < 2; h++) {
+            rows[i][h] = vmulq_s32(rows[i][h], s->half[0][h]);
+            last[i][h] = vdupq_n_s32(0);
         }
-        if (kind == PACK_Q8) {
-            q8_quads_neon_dot(sums, quants, x0, nt);
-            LOAD_NO_EARLIER();
-            q8_quads_neon_dot(sums, quants + 4 * QUAD_BYTES, x1, nt);
-        } else
-            q4_quads_neon_dot(sums, quants, x0, x1, nt);
-        LOAD_NO_EARLIER();
-        const float32x4x2_t dw = load8_f16_neon_dot(w + half * 16);
-        const float32x4x2_t mw = kind == PACK_Q4M ? load8_f16_neon_dot(w + SCALES_BYTES + half * 16) : dw;
-        for (int i = 0; i < nt; i++) {
-            const size_t at = (t + (size_t)i) * n_blocks + b;
-            for (int h = 0; h < 2; h++) {
-                acc[i][h] = vfmaq_f32(acc[i][h], vcvtq_f32_s32(sums[i][h]), vmulq_n_f32(dw.val[h], a->d[at]));
-                if (kind == PACK_Q4M) acc[i][h] = vfmaq_n_f32(acc[i][h], mw.val[h], a->ds[at]);
+    half_neon_dot(kind, codes, ready, 1, q, a->k, nt, last);
+    for (int i = 0; i < nt; i++)
+        for (int h = 0; h < 2; h++) rows[i][h] = vmlaq_s32(rows[i][h], last[i][h], s->half[1][h]);
+}
+
+/* Those sums to their accumulators. */
+INLINE_NEON_DOT void add_rows_neon_dot(const pack_kind kind, int32x4_t rows[][2], const scales_neon *s,
+                                       const activations *a, size_t at, const int nt, float32x4_t acc[][2]) {
+    for (int i = 0; i < nt; i++, at += a->k / BLOCK_K)
+        for (int h = 0; h < 2; h++) acc[i][h] = add_sum_neon(kind, rows[i][h], s, h, a, at, acc[i][h]);
+}
+
+/* `nh` halves of a group, from half `h0` on, times `nt` tokens (at most 4) from token t. */
+INLINE_NEON_DOT void tile_neon_dot(const pack_kind kind, const uint8_t *w, size_t h0, const int nh,
+                                   const activations *a, size_t t, const int nt, float *out, size_t ld_out) {
+    const pack_layout layout = pack_layout_of(kind);
+    const size_t n_blocks = a->k / BLOCK_K;
+    const int8_t *q = a->q + t * a->k;
+    float32x4_t acc[2][4][2];
+    for (int g = 0; g < nh; g++)
+        for (int i = 0; i < nt; i++) acc[g][i][0] = acc[g][i][1] = vdupq_n_f32(0);
+    for (size_t first = 0; first < n_blocks; first += layout.n_blocks) {
+        const uint8_t *head = w;
+        if (nt == 1) prefetch_neon(w, layout.head_bytes);
+        w += layout.head_bytes;
+#pragma GCC unroll 1
+        for (size_t b = 0; b < layout.n_blocks; b++, w += layout.block_bytes, q += BLOCK_K) {
+            const size_t at = t * n_blocks + first + b;
+            if (nt == 1) prefetch_neon(w, layout.block_bytes);
+            for (int g = 0; g < nh; g++) {
+                const size_t half = h0 + (size_t)g;
+                scales_neon scales;
+                int32x4_t rows[4][2];
+                if (kind_has_halves(kind)) half_scales_neon(kind, head, b, half, &scales);
+                sum_neon_dot(kind, w + half * 32, NULL, &scales, a, at, q, nt, rows);
+                LOAD_NO_EARLIER();
+                block_scales_neon(kind, head, b, half, &scales);
+                add_rows_neon_dot(kind, rows, &scales, a, at, nt, acc[g]);
             }
         }
     }
-    for (int i = 0; i < nt; i++)
-        for (int h = 0; h < 2; h++) vst1q_f32(out + (t + (size_t)i) * ld_out + 4 * h, acc[i][h]);
+    for (int g = 0; g < nh; g++)
+        for (int i = 0; i < nt; i++)
+            for (int h = 0; h < 2; h++)
+                vst1q_f32(out + (t + (size_t)i) * ld_out + (h0 + (size_t)g) * HALF_ROWS + 4 * (size_t)h, acc[g][i][h]);
 }
+
+/* Half `half` of a group times WIDE_TOKENS tokens from token t, four at a time: a block is made ready once for them. */
+INLINE_NEON_DOT void wide_tile_neon_dot(const pack_kind kind, const uint8_t *w, size_t half, const activations *a,
+                                        size_t t, float *out, size_t ld_out) {
+    const pack_layout layout = pack_layout_of(kind);
+    const size_t n_blocks = a->k / BLOCK_K;
+    const int8_t *q = a->q + t * a->k;
+    float32x4_t acc[WIDE_TOKENS][2];
+    for (int i = 0; i < WIDE_TOKENS; i++) acc[i][0] = acc[i][1] = vdupq_n_f32(0);
+    for (size_t first = 0; first < n_blocks; first += layout.n_blocks) {
+        const uint8_t *head = w;
+        w += layout.head_bytes;
+#pragma GCC unroll 1
+        for (size_t b = 0; b < layout.n_blocks; b++, w += layout.block_bytes, q += BLOCK_K) {
+            scales_neon scales;
+            ready_neon ready;
+            if (kind_has_halves(kind)) half_scales_neon(kind, head, b, half, &scales);
+            block_scales_neon(kind, head, b, half, &scales);
+            make_ready_neon(kind, w + half * 32, &ready);
+#pragma GCC unroll 1
+            for (size_t i = 0; i < WIDE_TOKENS; i += 4) {
+                const size_t at = (t + i) * n_blocks + first + b;
+                int32x4_t rows[4][2];
+                sum_neon_dot(kind, NULL, &ready, &scales, a, at, q + i * a->k, 4, rows);
+                add_rows_neon_dot(kind, rows, &scales, a, at, 4, acc + i);
+            }
+        }
+    }
+    for (size_t i = 0; i < WIDE_TOKENS; i++)
+        for (size_t h = 0; h < 2; h++) vst1q_f32(out + (t + i) * ld_out + half * HALF_ROWS + 4 * h, acc[i][h]);
+}
+
+/* Parting nibbles is cheap; other codes, and scales of blocks, are put together once for many tokens. */
+INLINE_NEON bool is_wide_neon_dot(const pack_kind kind) {
+    return kind != PACK_Q8 && kind != PACK_Q4 && kind != PACK_Q4M;
+}
+
+#define TILES_NEON_DOT(kind, nt)                                                                                       \
+    for (; t + (nt) <= end; t += (nt))                                                                                 \
+        for (size_t g = 0; g < n; g++)                                                                                 \
+            tile_neon_dot(kind, w + g / 2 * bytes, g % 2, 1, &x, t, nt, out + g / 2 * GROUP_ROWS, ld_out);
 
 /* All groups for each tile of tokens, so that the tile's activations stay in L1. */
-INLINE_NEON_DOT void matmul_neon_dot(const uint8_t *w, size_t n_groups, const activations *a, size_t t0, size_t n_t,
-                                     const pack_kind kind, float *out, size_t ld_out) {
-    const size_t end = t0 + n_t;
-    size_t group_bytes = 0, t = t0;
-    pack_group_bytes(kind, a->k, &group_bytes);
-    for (; t + 4 <= end; t += 4)
-        for (size_t g = 0; g < 2 * n_groups; g++)
-            tile_neon_dot(w + g / 2 * group_bytes, g % 2, a, t, 4, kind, out + g * HALF_ROWS, ld_out);
-    for (; t + 2 <= end; t += 2)
-        for (size_t g = 0; g < 2 * n_groups; g++)
-            tile_neon_dot(w + g / 2 * group_bytes, g % 2, a, t, 2, kind, out + g * HALF_ROWS, ld_out);
-    for (; t < end; t++)
-        for (size_t g = 0; g < 2 * n_groups; g++)
-            tile_neon_dot(w + g / 2 * group_bytes, g % 2, a, t, 1, kind, out + g * HALF_ROWS, ld_out);
-}
-
-PN_NEON_DOT static void matmul_q8_neon_dot(const uint8_t *w, size_t n_groups, const activations *a, size_t t0,
-                                           size_t n_t, float *out, size_t ld_out) {
-    matmul_neon_dot(w, n_groups, a, t0, n_t, PACK_Q8, out, ld_out);
-}
-PN_NEON_DOT static void matmul_q4_neon_dot(const uint8_t *w, size_t n_groups, const activations *a, size_t t0,
-                                           size_t n_t, float *out, size_t ld_out) {
-    matmul_neon_dot(w, n_groups, a, t0, n_t, PACK_Q4, out, ld_out);
-}
-PN_NEON_DOT static void matmul_q4m_neon_dot(const uint8_t *w, size_t n_groups, const activations *a, size_t t0,
-                                            size_t n_t, float *out, size_t ld_out) {
-    matmul_neon_dot(w, n_groups, a, t0, n_t, PACK_Q4M, out, ld_out);
-}
+#define DEFINE_NEON_DOT(kind, name, set)                                                                               \
+    PN_NEON_DOT void matmul_##name##_##set(const uint8_t *w, size_t n_groups, const activations *a, size_t t0,         \
+                                           size_t n_t, float *out, size_t ld_out) {                                    \
+        const activations x = *a; /* nothing that is stored can change it */                                           \
+        const size_t bytes = block_group_bytes(kind, x.k), end = t0 + n_t, n = 2 * n_groups;                           \
+        size_t t = t0;                                                                                                 \
+        for (; is_wide_neon_dot(kind) && t + WIDE_TOKENS <= end; t += WIDE_TOKENS)                                     \
+            for (size_t g = 0; g < n; g++)                                                                             \
+                wide_tile_neon_dot(kind, w + g / 2 * bytes, g % 2, &x, t, out + g / 2 * GROUP_ROWS, ld_out);           \
+        TILES_NEON_DOT(kind, 4)                                                                                        \
+        TILES_NEON_DOT(kind, 2)                                                                                        \
+        for (; t < end; t++)                                                                                           \
+            for (size_t g = 0; g < n_groups; g++)                                                                      \
+                tile_neon_dot(kind, w + g * bytes, 0, 2, &x, t, 1, out + g * GROUP_ROWS, ld_out);                      \
+    }
+BLOCK_KINDS(DEFINE_NEON_DOT, neon_dot)
 
 const kernel_set kernels_neon_dot = {
     .isa = "neon_dot",
     .base = &kernels_neon,
     .usable = cpu_has_dotprod,
-    .matmul =
-        {
-            [PACK_Q8] = matmul_q8_neon_dot,
-            [PACK_Q4] = matmul_q4_neon_dot,
-            [PACK_Q4M] = matmul_q4m_neon_dot,
-        },
+    .matmul = { BLOCK_KINDS(BLOCK_ENTRY, neon_dot) },
 };
 
 #endif
