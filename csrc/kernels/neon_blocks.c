@@ -7,7 +7,7 @@
  * Inner loops, instructions as gcc 12 compiles them, for a block of 32 along K times 8 rows; no sum is spilled, and no
  * row is added up before its block ends:
  *   Two tokens of a wide tile, its weights ready: 154 to 161 (64 smull and smlal, 16 dup, 16 loads of accumulators and
- *     weights), Q2K 181, table 187. To make a block ready for eight tokens: 55 (Q4) to 125 (Q3K) more.
+ *     weights), Q2K 181, table 187. To make a block ready for eight tokens: 46 (Q4) to 116 (Q3K) more.
  *   Two tokens alone: Q8 170, Q4 174, Q4K 183, table 216, Q5 to Q6K 210 to 232. One token: half of these and some ten
  *     more, or about 200 for 16 rows of Q8 and Q4. */
 #include "kernels/neon.h"
