@@ -15,6 +15,7 @@
 #include "special.h"
 #include "status.h"
 #include "tokenizer_kinds.h"
+#include "tokenizer_rules.h"
 #include "unicode.h"
 #include "vocab.h"
 
@@ -54,6 +55,60 @@ int tokenizer_read_id(const pn_tokenizer *tokenizer, const pn_gguf *gguf, const 
                        tokenizer->vocab.n);
     *id = value;
     return PN_OK;
+}
+
+/* Ids with a role are never text: in a file without types they are what is known about control tokens. */
+static int tokenizer_mark_roles(pn_tokenizer *tokenizer, const pn_gguf *gguf) {
+    static const char *const KEYS[] = {
+        "tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id",     "tokenizer.ggml.unknown_token_id",
+        "tokenizer.ggml.eot_token_id", "tokenizer.ggml.padding_token_id", "tokenizer.ggml.eom_token_id",
+    };
+    vocab *const v = &tokenizer->vocab;
+    for (size_t i = 0; i < PN_ARRAY_LEN(KEYS); i++) {
+        int64_t id = -1;
+        PN_TRY(tokenizer_read_id(tokenizer, gguf, KEYS[i], &id));
+        if (id < 0) continue;
+        v->marks[id] &= (uint8_t)~VOCAB_IS_TEXT;
+        if (!v->typed) v->types[id] = VOCAB_CONTROL;
+    }
+    return PN_OK;
+}
+
+/* Does a token belong into a set? */
+typedef bool tokenizer_choice(const vocab *v, uint32_t id);
+
+static bool tokenizer_is_text(const vocab *v, uint32_t id) {
+    return v->marks[id] & VOCAB_IS_TEXT;
+}
+
+/* The set of the chosen tokens, by the bytes that they stand for; NULL if there are none. */
+static int tokenizer_build_set(const vocab *v, tokenizer_choice *chosen, uint64_t seed, special **out) {
+    size_t n = 0;
+    *out = NULL;
+    for (uint32_t id = 0; id < v->n; id++) n += chosen(v, id);
+    if (n == 0) return PN_OK;
+    special_text *const texts = calloc(n, sizeof *texts);
+    if (!texts) return pn_fail(PN_ERR_MEMORY, "tokenizer: out of memory (%zu control and user-defined tokens)", n);
+    size_t used = 0;
+    for (uint32_t id = 0; id < v->n; id++) {
+        if (!chosen(v, id)) continue;
+        const vocab_text bytes = vocab_bytes(v, id);
+        texts[used++] = (special_text){ bytes.at, bytes.len, id };
+    }
+    const int status = special_new(texts, n, seed, out);
+    free(texts);
+    return status;
+}
+
+int tokenizer_sort_tokens(pn_tokenizer *tokenizer, const pn_gguf *gguf, uint64_t seed) {
+    vocab *const v = &tokenizer->vocab;
+    const tokenizer_rule *rule = NULL;
+    PN_TRY(tokenizer_rule_repair(gguf, v));
+    tokenizer_rule_mark_text(v);
+    PN_TRY(tokenizer_mark_roles(tokenizer, gguf));
+    PN_TRY(tokenizer_rule_find(gguf, v, &rule));
+    tokenizer_rule_mark_swallowing(rule, v);
+    return tokenizer_build_set(v, tokenizer_is_text, seed, &tokenizer->texts);
 }
 
 static int tokenizer_compare_ids(const void *a, const void *b) {
@@ -115,24 +170,6 @@ static int tokenizer_read_roles(pn_tokenizer *tokenizer, const pn_gguf *gguf) {
     return tokenizer_read_stop_ids(tokenizer, gguf);
 }
 
-/* The set of control and user-defined tokens; they stand for themselves, so their bytes are their texts. */
-static int tokenizer_build_specials(pn_tokenizer *tokenizer, uint64_t seed) {
-    const vocab *const v = &tokenizer->vocab;
-    size_t n = 0;
-    for (uint32_t id = 0; id < v->n; id++) n += vocab_is_special(v, id);
-    special_text *const texts = calloc(n + 1, sizeof *texts);
-    if (!texts) return pn_fail(PN_ERR_MEMORY, "tokenizer: out of memory (%zu control tokens)", n);
-    size_t used = 0;
-    for (uint32_t id = 0; id < v->n; id++) {
-        if (!vocab_is_special(v, id)) continue;
-        const vocab_text bytes = vocab_bytes(v, id);
-        texts[used++] = (special_text){ bytes.at, bytes.len, id };
-    }
-    const int status = special_new(texts, n, seed, &tokenizer->specials);
-    free(texts);
-    return status;
-}
-
 /* A number that a file's author cannot know, so that no file is made to collide in the hash tables. Results do not
  * depend on it. */
 static uint64_t tokenizer_make_seed(void) {
@@ -147,7 +184,7 @@ static int tokenizer_build(pn_tokenizer *tokenizer, const pn_gguf *gguf) {
     PN_TRY(tokenizer_find_kind(tokenizer, gguf));
     PN_TRY(tokenizer->kind->build(tokenizer, gguf, seed));
     PN_TRY(tokenizer_read_roles(tokenizer, gguf));
-    return tokenizer_build_specials(tokenizer, seed);
+    return tokenizer_build_set(&tokenizer->vocab, vocab_is_special, seed, &tokenizer->specials);
 }
 
 int tokenizer_new(const pn_gguf *gguf, pn_tokenizer **out) {
@@ -178,6 +215,7 @@ void pn_tokenizer_free(pn_tokenizer *tokenizer) {
     vocab_free(&tokenizer->vocab);
     tokenizer_free_spm(tokenizer->spm);
     special_free(tokenizer->specials);
+    special_free(tokenizer->texts);
     bpe_free(tokenizer->merges);
     vocab_whole_free(tokenizer->whole);
     free(tokenizer->stop_ids);
@@ -213,7 +251,8 @@ static int tokenizer_encode_part(tokenizer_run *run, int64_t previous, size_t fr
 
 static int tokenizer_encode(tokenizer_run *run, int64_t previous, size_t len, int flags) {
     const pn_tokenizer *const tokenizer = run->tokenizer;
-    if (flags & PN_ENCODE_SPECIAL) PN_TRY(special_scan(tokenizer->specials, run->text, len, &run->matches));
+    const bool looks = flags & PN_ENCODE_SPECIAL && tokenizer->specials;
+    if (looks) PN_TRY(special_scan(tokenizer->specials, run->text, len, &run->matches));
     special_match match;
     bool found = special_next(&run->matches, 0, &match);
     const bool has_bos = found && match.pos == 0 && (int64_t)match.id == tokenizer->bos;
@@ -277,7 +316,7 @@ bool pn_tokenizer_adds_space(const pn_tokenizer *tokenizer, int64_t previous) {
 }
 
 int64_t pn_token_id(const pn_tokenizer *tokenizer, const char *text, size_t len) {
-    return special_find(tokenizer->specials, (const uint8_t *)text, len);
+    return tokenizer->specials ? special_find(tokenizer->specials, (const uint8_t *)text, len) : -1;
 }
 
 int pn_token_type(const pn_tokenizer *tokenizer, uint32_t id) {

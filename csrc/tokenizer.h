@@ -8,7 +8,7 @@
  *     unknown token. Where that one is a control token, which text must never become, it is left out, as the reference
  *     does with it. In a file that names no unknown token it is PN_ERR_ARGUMENT, naming the byte.
  *   - Without PN_ENCODE_SPECIAL no control or user-defined token comes out, whatever the text and the file's merges;
- *     but for user-defined tokens of SentencePiece that are plain text (tokenizer_rules.h).
+ *     but for user-defined tokens that are plain text (tokenizer_rules.h).
  *   - Vocabularies of SentencePiece: the pieces join to the text with a space in front where pn_tokenizer_adds_space()
  *     says so. A U+2581 comes back as a space, and what the file itself normalizes away does not come back.
  *   - PN_ENCODE_BOS adds no second BOS to a text that begins with one (with PN_ENCODE_SPECIAL, spelled out),

@@ -120,6 +120,7 @@ int tokenizer_build_gpt2(pn_tokenizer *tokenizer, const pn_gguf *gguf, uint64_t 
     PN_TRY(tokenizer_find_rule(tokenizer, gguf));
     vocab_index index = { 0 };
     PN_TRY(vocab_read(gguf, VOCAB_BYTE_LEVEL, &tokenizer->vocab));
+    PN_TRY(tokenizer_sort_tokens(tokenizer, gguf, seed));
     int status = vocab_index_new(gguf, &tokenizer->vocab, seed, &index);
     if (status == PN_OK)
         status = tokenizer_read_id(tokenizer, gguf, "tokenizer.ggml.unknown_token_id", &tokenizer->unknown);
@@ -169,18 +170,29 @@ static int tokenizer_encode_piece(tokenizer_run *run, const uint8_t *piece, size
     return PN_OK;
 }
 
-/* The rule sees the part as a whole text: the reference normalizes and splits each part between control tokens by
- * itself. */
-int tokenizer_encode_gpt2(tokenizer_run *run, size_t from, size_t to) {
-    const pretokenize_rule *const rule = run->tokenizer->rule;
-    const uint8_t *part = run->text + from;
-    size_t len = to - from;
-    if (rule->nfc) PN_TRY(normalize_nfc(&run->normalized, part, len, &part, &len));
+/* Normalized text without user-defined tokens, at `offset` of its text. The rule sees it as a whole text, as the
+ * reference splits what stands between added tokens. */
+static int tokenizer_encode_stretch(tokenizer_run *run, const uint8_t *stretch, size_t len, size_t offset) {
     pretokenize_cursor cursor = { { 0 } };
     for (size_t at = 0; at < len;) {
-        const size_t end = pretokenize_next(rule, &cursor, part, len, at);
-        PN_TRY(tokenizer_encode_piece(run, part + at, end - at, from + at));
+        const size_t end = pretokenize_next(run->tokenizer->rule, &cursor, stretch, len, at);
+        PN_TRY(tokenizer_encode_piece(run, stretch + at, end - at, offset + at));
         at = end;
     }
     return PN_OK;
+}
+
+/* The reference normalizes each part between control tokens by itself, and then takes out the user-defined tokens that
+ * are text: of the families that normalize at all, all have these as "normalized": true. */
+int tokenizer_encode_gpt2(tokenizer_run *run, size_t from, size_t to) {
+    const pn_tokenizer *const tokenizer = run->tokenizer;
+    const uint8_t *part = run->text + from;
+    size_t len = to - from, at = 0;
+    if (tokenizer->rule->nfc) PN_TRY(normalize_nfc(&run->normalized, part, len, &part, &len));
+    if (tokenizer->texts) PN_TRY(special_scan(tokenizer->texts, part, len, &run->texts));
+    for (special_match match; special_next(&run->texts, at, &match); at = match.pos + match.len) {
+        PN_TRY(tokenizer_encode_stretch(run, part + at, match.pos - at, from + at));
+        tokenizer_emit(run, match.id);
+    }
+    return tokenizer_encode_stretch(run, part + at, len - at, from + at);
 }

@@ -35,17 +35,18 @@ typedef struct tokenizer_run {
     bpe_scratch scratch;
     normalize_scratch normalized;
     special_matches matches;
+    special_matches texts; /* user-defined tokens in the part to encode */
     /* Of the kind "llama": */
     uint8_t *buffer; /* [buffer_cap] the part as its merges see it, buffer_len bytes */
     size_t buffer_len, buffer_cap;
-    special_matches texts; /* user-defined pieces in it */
-    bool after_unknown;    /* the last id stands for characters without a piece */
+    bool after_unknown; /* the last id stands for characters without a piece */
 } tokenizer_run;
 
 /* What tokenizer.ggml.model chooses. */
 typedef struct tokenizer_kind {
     const char *name;
-    /* Read the vocabulary and `unknown`, and what the kind needs. After a failure the tokenizer is freed as it is. */
+    /* Read the vocabulary and `unknown`, and what the kind needs; tokenizer_sort_tokens() comes right behind
+     * vocab_read(). After a failure the tokenizer is freed as it is. */
     int (*build)(pn_tokenizer *tokenizer, const pn_gguf *gguf, uint64_t seed);
     /* Encode text[from, to), which holds no control token. */
     int (*encode)(tokenizer_run *run, size_t from, size_t to);
@@ -55,6 +56,7 @@ struct pn_tokenizer {
     const tokenizer_kind *kind;
     vocab vocab;
     special *specials;
+    special *texts;            /* user-defined tokens that ordinary text becomes; NULL: none */
     int64_t bos, eos, unknown; /* -1: none */
     bool add_bos, add_eos;     /* what the file asks for; the kind sets what holds where it does not say */
     uint32_t *stop_ids;        /* [n_stop_ids] ascending */
@@ -71,6 +73,10 @@ struct pn_tokenizer {
 
 /* The token id under a key, -1 if the file does not have the key; tokenizer->vocab was read. Errors: METADATA. */
 int tokenizer_read_id(const pn_tokenizer *tokenizer, const pn_gguf *gguf, const char *key, int64_t *id);
+/* Finish what is known about the tokens of tokenizer->vocab, which was just read: types and marks by the rules
+ * (tokenizer_rules.h) and by the roles that the file names; makes the set `texts`. Errors: METADATA, MEMORY,
+ * UNSUPPORTED. */
+int tokenizer_sort_tokens(pn_tokenizer *tokenizer, const pn_gguf *gguf, uint64_t seed);
 /* Append an id to what the call has so far. */
 void tokenizer_emit(tokenizer_run *run, uint32_t id);
 

@@ -1,9 +1,10 @@
-/* tokenizer_rules.c - what files with marked spaces leave open, filled in by model and by spelling.       (rank 5)
+/* tokenizer_rules.c - what files leave open about their tokens, filled in by model and by spelling.       (rank 5)
  *
  * Spaces, after the published tokenizer.json and tokenizer_config.json of the models:
  *   - Llama 2, TinyLlama, Zephyr, Mistral v0.1 and v0.2, Mixtral 8x7B: the normalizer puts a space in front of the text
  *     and of each part behind a control token.
  *   - Phi-3 and Phi-3.5: likewise, and the added tokens but <unk>, <s> and <|endoftext|> have rstrip.
+ *   - Phi-4-mini: byte-level, so no space anywhere; the added tokens but <|endoftext|> and <|endofprompt|> have rstrip.
  *   - Mistral v0.3 and Mixtral 8x22B (they have [INST] as a token): only in front of the text; what follows a token has
  *     the spaces that the template writes. Mistral's own mistral-common comes to the same ids.
  *   - Gemma: none.
@@ -16,7 +17,11 @@
 #include "common.h"
 #include "pantheon.h"
 
-static const char *const KEEPING_PHI3[] = { "<unk>", "<s>", "<|endoftext|>", NULL };
+static const char *const KEEPING_PHI3[] = { "<unk>", "<s>", "<|endoftext|>", "<|endofprompt|>", NULL };
+
+typedef struct tokenizer_repair {
+    const char *architecture, *token;
+} tokenizer_repair;
 
 /* The first row that fits counts. */
 static const tokenizer_rule TOKENIZER_RULES[] = {
@@ -26,6 +31,13 @@ static const tokenizer_rule TOKENIZER_RULES[] = {
     { "gemma3", NULL, false, false, NULL },
     { NULL, "[INST]", true, false, NULL },
     { NULL, NULL, true, true, NULL },
+};
+
+/* Control tokens that published files have as VOCAB_NORMAL, since the conversion took the types from the SentencePiece
+ * model, where they are ordinary pieces. */
+static const tokenizer_repair TOKENIZER_REPAIRS[] = {
+    { "gemma", "<start_of_turn>" },  { "gemma", "<end_of_turn>" },   { "gemma2", "<start_of_turn>" },
+    { "gemma2", "<end_of_turn>" },   { "gemma3", "<start_of_turn>" }, { "gemma3", "<end_of_turn>" },
 };
 
 /* Elements of HTML that vocabularies have tokens for (Gemma's list). */
@@ -48,12 +60,19 @@ static bool rule_has_token(const vocab *v, const char *text) {
     return false;
 }
 
-int tokenizer_rule_find(const pn_gguf *gguf, const vocab *v, const tokenizer_rule **out) {
-    const char *name = "";
+/* The string under a key; empty if the file does not have it. Borrowed. */
+static int rule_read(const pn_gguf *gguf, const char *key, vocab_text *out) {
+    const char *at = "";
     size_t len = 0;
     bool present = false;
-    PN_TRY(gguf_get_str(gguf, "general.architecture", &name, &len, &present));
-    const vocab_text architecture = { (const uint8_t *)name, len };
+    PN_TRY(gguf_get_str(gguf, key, &at, &len, &present));
+    *out = (vocab_text){ (const uint8_t *)at, len };
+    return PN_OK;
+}
+
+int tokenizer_rule_find(const pn_gguf *gguf, const vocab *v, const tokenizer_rule **out) {
+    vocab_text architecture;
+    PN_TRY(rule_read(gguf, "general.architecture", &architecture));
     const tokenizer_rule *rule = TOKENIZER_RULES;
     while ((rule->architecture && !rule_equals(architecture, rule->architecture)) ||
            (rule->token && !rule_has_token(v, rule->token)))
@@ -70,6 +89,34 @@ void tokenizer_rule_mark_swallowing(const tokenizer_rule *rule, vocab *v) {
         for (const char *const *name = rule->keeping; *name; name++) keeps |= rule_equals(vocab_bytes(v, id), *name);
         if (!keeps) v->marks[id] |= VOCAB_SWALLOWS;
     }
+}
+
+/* ---- Wrong types ---- */
+
+static bool rule_contains(vocab_text text, const char *literal) {
+    const size_t len = strlen(literal);
+    for (size_t at = 0; at < text.len; at++) {
+        const uint8_t *const found = memchr(text.at + at, literal[0], text.len - at);
+        if (!found) return false;
+        at = (size_t)(found - text.at);
+        if (text.len - at >= len && memcmp(found, literal, len) == 0) return true;
+    }
+    return false;
+}
+
+int tokenizer_rule_repair(const pn_gguf *gguf, vocab *v) {
+    vocab_text architecture, written;
+    PN_TRY(rule_read(gguf, "general.architecture", &architecture));
+    for (size_t i = 0; i < PN_ARRAY_LEN(TOKENIZER_REPAIRS); i++) {
+        const tokenizer_repair repair = TOKENIZER_REPAIRS[i];
+        if (!rule_equals(architecture, repair.architecture)) continue;
+        PN_TRY(rule_read(gguf, "tokenizer.chat_template", &written));
+        if (!rule_contains(written, repair.token)) continue;
+        for (uint32_t id = 0; id < v->n; id++)
+            if (v->types[id] == VOCAB_NORMAL && rule_equals(vocab_bytes(v, id), repair.token))
+                v->types[id] = VOCAB_CONTROL;
+    }
+    return PN_OK;
 }
 
 /* ---- User-defined tokens ---- */

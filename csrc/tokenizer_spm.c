@@ -11,7 +11,6 @@
 
 #include "charsmap.h"
 #include "common.h"
-#include "special.h"
 #include "spm.h"
 #include "status.h"
 #include "tokenizer_kinds.h"
@@ -24,8 +23,7 @@
 
 struct tokenizer_spm {
     spm *pieces;
-    special *texts;         /* user-defined pieces that ordinary text becomes */
-    charsmap *map;          /* NULL: none                                     */
+    charsmap *map;          /* NULL: none */
     bool collapse;          /* white space at both ends is dropped, in between one space stays */
     uint32_t byte_ids[256]; /* VOCAB_NONE: the byte has no piece */
     uint32_t unknown;       /* for characters without a piece; VOCAB_NONE: refuse, SPM_LEFT_OUT */
@@ -34,27 +32,13 @@ struct tokenizer_spm {
 void tokenizer_free_spm(tokenizer_spm *own) {
     if (!own) return;
     spm_free(own->pieces);
-    special_free(own->texts);
     charsmap_free(own->map);
     free(own);
 }
 
 /* ---- Building ---- */
 
-/* Ids with a role are never text: in a file without types they are what is known about control tokens. */
 static int spm_read_roles(pn_tokenizer *tokenizer, const pn_gguf *gguf) {
-    static const char *const KEYS[] = {
-        "tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id",     "tokenizer.ggml.unknown_token_id",
-        "tokenizer.ggml.eot_token_id", "tokenizer.ggml.padding_token_id", "tokenizer.ggml.eom_token_id",
-    };
-    vocab *const v = &tokenizer->vocab;
-    for (size_t i = 0; i < PN_ARRAY_LEN(KEYS); i++) {
-        int64_t id = -1;
-        PN_TRY(tokenizer_read_id(tokenizer, gguf, KEYS[i], &id));
-        if (id < 0) continue;
-        v->marks[id] &= (uint8_t)~VOCAB_IS_TEXT;
-        if (!v->typed) v->types[id] = VOCAB_CONTROL;
-    }
     PN_TRY(tokenizer_read_id(tokenizer, gguf, "tokenizer.ggml.bos_token_id", &tokenizer->bos));
     tokenizer->add_bos = tokenizer->bos >= 0; /* unless the file says otherwise */
     return tokenizer_read_id(tokenizer, gguf, "tokenizer.ggml.unknown_token_id", &tokenizer->unknown);
@@ -98,23 +82,6 @@ static int spm_build_pieces(pn_tokenizer *tokenizer, const pn_gguf *gguf, uint64
     return status;
 }
 
-static int spm_build_texts(pn_tokenizer *tokenizer, uint64_t seed) {
-    const vocab *const v = &tokenizer->vocab;
-    size_t n = 0;
-    for (uint32_t id = 0; id < v->n; id++) n += (v->marks[id] & VOCAB_IS_TEXT) != 0;
-    if (n == 0) return PN_OK;
-    special_text *const texts = malloc(n * sizeof *texts);
-    if (!texts) return pn_fail(PN_ERR_MEMORY, "tokenizer: out of memory (%zu user-defined tokens)", n);
-    n = 0;
-    for (uint32_t id = 0; id < v->n; id++) {
-        const vocab_text bytes = vocab_bytes(v, id);
-        if (v->marks[id] & VOCAB_IS_TEXT) texts[n++] = (special_text){ bytes.at, bytes.len, id };
-    }
-    const int status = special_new(texts, n, seed, &tokenizer->spm->texts);
-    free(texts);
-    return status;
-}
-
 static int spm_build_map(tokenizer_spm *own, const pn_gguf *gguf) {
     gguf_array array;
     bool present = false;
@@ -140,7 +107,6 @@ static int spm_read_spaces(pn_tokenizer *tokenizer, const pn_gguf *gguf) {
     const tokenizer_rule *rule = NULL;
     bool present = false;
     PN_TRY(tokenizer_rule_find(gguf, &tokenizer->vocab, &rule));
-    tokenizer_rule_mark_swallowing(rule, &tokenizer->vocab);
     tokenizer->space_first = rule->space_first;
     PN_TRY(gguf_get_bool(gguf, "tokenizer.ggml.add_space_prefix", &tokenizer->space_first, &present));
     tokenizer->space_after_special = tokenizer->space_first && rule->space_after_special;
@@ -151,13 +117,12 @@ int tokenizer_build_spm(pn_tokenizer *tokenizer, const pn_gguf *gguf, uint64_t s
     tokenizer_spm *const own = tokenizer->spm = calloc(1, sizeof *own);
     if (!own) return pn_fail(PN_ERR_MEMORY, "tokenizer: out of memory (%zu bytes)", sizeof *own);
     PN_TRY(vocab_read(gguf, VOCAB_MARKED_SPACES, &tokenizer->vocab));
-    tokenizer_rule_mark_text(&tokenizer->vocab);
+    PN_TRY(tokenizer_sort_tokens(tokenizer, gguf, seed));
     PN_TRY(spm_read_roles(tokenizer, gguf));
     spm_find_unknown(tokenizer);
     spm_find_bytes(tokenizer);
     PN_TRY(spm_read_spaces(tokenizer, gguf));
     PN_TRY(spm_build_map(own, gguf));
-    PN_TRY(spm_build_texts(tokenizer, seed));
     return spm_build_pieces(tokenizer, gguf, seed);
 }
 
@@ -233,7 +198,8 @@ static void spm_pass_kept(tokenizer_run *run, size_t at) {
  * first, then the space that is put there, then runs of spaces. */
 static int spm_normalize_chunks(tokenizer_run *run, size_t from, size_t to, bool space) {
     const tokenizer_spm *const own = run->tokenizer->spm;
-    if (own->map && own->texts) PN_TRY(special_scan(own->texts, run->text + from, to - from, &run->texts));
+    const special *const texts = run->tokenizer->texts;
+    if (own->map && texts) PN_TRY(special_scan(texts, run->text + from, to - from, &run->texts));
     size_t at = from;
     bool begun = false, after_space = own->collapse;
     while (at < to) {
@@ -323,11 +289,11 @@ static int spm_encode_stretch(tokenizer_run *run, size_t at, size_t to) {
 }
 
 int tokenizer_encode_spm(tokenizer_run *run, size_t from, size_t to) {
-    const tokenizer_spm *const own = run->tokenizer->spm;
+    const special *const texts = run->tokenizer->texts;
     if (from == to) return PN_OK;
     PN_TRY(spm_normalize(run, from, to));
     run->after_unknown = false;
-    if (own->texts) PN_TRY(special_scan(own->texts, run->buffer, run->buffer_len, &run->texts));
+    if (texts) PN_TRY(special_scan(texts, run->buffer, run->buffer_len, &run->texts));
     size_t at = 0;
     for (special_match match; special_next(&run->texts, at, &match); at = match.pos + match.len) {
         PN_TRY(spm_encode_stretch(run, at, match.pos));

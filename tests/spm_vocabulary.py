@@ -108,6 +108,8 @@ class Vocabulary:
     architecture: str = "llama"
     keys: tuple[tuple[str, Any], ...] = ()
     """Further metadata, by name after "tokenizer.ggml."; None leaves an entry out."""
+    template: str = ""
+    """The chat template; "": none."""
 
     def id_of(self, text: str) -> int:
         """The id of the first piece with this text."""
@@ -138,6 +140,8 @@ class Vocabulary:
     def write(self, path: Path) -> Path:
         """A GGUF file with the tokenizer and nothing else."""
         writer = gguf.GGUFWriter(path, self.architecture)
+        if self.template:
+            writer.add_chat_template(self.template)
         for name, value in self.metadata().items():
             key = f"tokenizer.ggml.{name}"
             if isinstance(value, bool):

@@ -64,9 +64,9 @@ class Vocabulary:
             )
         return reference
 
-    def write(self, path: Path, pre: str | None = "gpt-2", model: str = "gpt2") -> Path:
+    def write(self, path: Path, pre: str | None = "gpt-2", model: str = "gpt2", architecture: str = "llama") -> Path:
         """A GGUF file with the tokenizer and nothing else."""
-        writer = gguf.GGUFWriter(path, "llama")
+        writer = gguf.GGUFWriter(path, architecture)
         writer.add_tokenizer_model(model)
         if pre is not None:
             writer.add_tokenizer_pre(pre)
