@@ -40,6 +40,8 @@ def spelled(tokenizer: pantheon.Tokenizer, ids: Any) -> str:
 
 # ---- Style detection (the seed's five)
 
+FRAME = "{% for m in messages %}"
+
 
 @pytest.mark.parametrize(
     ("template", "style"),
@@ -53,11 +55,16 @@ def spelled(tokenizer: pantheon.Tokenizer, ids: Any) -> str:
         ("{{ '[INST] ' + message['content'] + '[/INST]' }}", "mistral-v3"),
         ("{{ '[INST]' + message['content'] + '[/INST]' }}", "mistral-tekken"),
         ("{{ '[INST] <<SYS>>\n' + message['content'] + ' [/INST]' }}", None),
+        (f"{FRAME}<|user|>\n{{{{ m.content }}}}<|end|>\n{{% endfor %}}<|assistant|>", "phi3"),
+        (f"{FRAME}<|user|>\n{{{{ m.content }}}}\n<|end|>\n{{% endfor %}}<|assistant|>", None),
+        (f"{FRAME}<|im_start|>{{{{ m.role }}}}\n{{{{ m.content }}}}<|im_end|>\n{{% endfor %}}", "chatml"),
+        (f"{FRAME}<|im_start|>{{{{ m.role }}}}<|im_sep|>{{{{ m.content }}}}<|im_end|>{{% endfor %}}", None),
+        (f"{FRAME}<|user|>\n{{{{ m.content }}}}{{{{ eos_token }}}}\n{{% endfor %}}<|assistant|>", "zephyr"),
         ("[gMASK]<sop><|user|>{{ message['content'] }}<|assistant|>{{ eos_token }}", None),
         *((facts["template"], name) for name, facts in FAMILIES.items()),
     ],
 )
-def test_detection_looks_for_a_styles_markers(template: str, style: str | None) -> None:
+def test_detection_looks_for_a_styles_markers_and_form(template: str, style: str | None) -> None:
     assert detect_style(template) == style
 
 

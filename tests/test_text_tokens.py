@@ -95,23 +95,7 @@ each = pytest.mark.parametrize("name", FAMILIES)
 PIECES = (
     *("a", "ab", "abcd", "ababcd", "bcd", " ", "  ", "   ", " " * 24, " " * 25, " " * 70, "\t", "\t\t", "\t" * 19),
     *("\n", "\n\n", "\n\n\n", "ø", "À", "Øø", "é", "A\u0323", "Ạ", "e\u0301", "\u0301", "\u212a", "K", "k\u0323"),
-    *(
-        "각",
-        "ᄀ",
-        "ᅡ",
-        "ᆨ",
-        "1",
-        "1234",
-        "'s",
-        "x y",
-        "def f(x):\n    return x",
-        "\x00",
-        "😸",
-        "日本",
-        "\u00a0",
-        "\u2002",
-        "!?",
-    ),
+    *("각", "ᄀ", "ᅡ", "ᆨ", "1", "1234", "'s", "x y", "def f(x):\n    return x", "\x00", "😸", "日本", "\u2002"),
 )
 texts = st.lists(st.sampled_from(PIECES) | st.text(max_size=4), max_size=16).map("".join)
 
@@ -257,15 +241,16 @@ def test_markers_of_gemma_that_a_file_has_as_ordinary_tokens_are_control_tokens(
 
 
 def test_they_are_so_only_in_gemmas_files_whose_template_writes_them(tmp_path: Path) -> None:
-    def open_(**changes: str) -> pantheon.Tokenizer:
-        return pantheon.Tokenizer.from_file(replace(ILL_TYPED, **changes).write(tmp_path / "v.gguf"))
+    def open_(architecture: str = "gemma3", template: str = GEMMA_TEMPLATE) -> pantheon.Tokenizer:
+        vocabulary = replace(ILL_TYPED, architecture=architecture, template=template)
+        return pantheon.Tokenizer.from_file(vocabulary.write(tmp_path / "v.gguf"))
 
     for architecture in ("gemma", "gemma2", "gemma3"):
         ours = open_(architecture=architecture)
         assert [ours.token_id(text) for text in TURNS] == [WELL_TYPED.id_of(text) for text in TURNS]
         assert all(ours.is_control(WELL_TYPED.id_of(text)) for text in TURNS)
         chat = make_format(ours, Metadata.from_file(tmp_path / "v.gguf"))
-        assert (chat.title, chat.stop_ids) == ("Gemma", {ours.eos, ours.token_id("<end_of_turn>")})
+        assert (chat.title, sorted(chat.stop_ids)) == ("Gemma", sorted((*ours.stop_ids, WELL_TYPED.id_of(TURNS[1]))))
     assert open_(architecture="llama").token_id("<start_of_turn>") is None
     for template in ("", "<start_of_tur", "{{ messages }}"):
         assert open_(template=template).token_id("<start_of_turn>") is None

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pantheon.chat.origin import TEMPLATE, Traced, concat, mark, traced
+from pantheon.chat.templates import render
 from pantheon.errors import ChatTemplateError
 
 if TYPE_CHECKING:
@@ -41,9 +42,9 @@ class Style:
     plain: tuple[str, ...] = ()
     """Markers that this family spells as ordinary text: whoever writes them in a message forges them."""
     markers: tuple[str, ...] = ()
-    """A template is of this style if all of these stand in its text..."""
+    """A template is of this style if all of these stand in its text,"""
     absent: tuple[str, ...] = ()
-    """...and none of these."""
+    """none of these does, and it frames a user's message as `roles` has it."""
     trims: frozenset[str] = field(default_factory=frozenset)
     """Roles whose content loses the white space around it."""
     alternates: bool = False
@@ -179,13 +180,39 @@ ARCHITECTURES: dict[str, tuple[str, ...]] = {
 
 
 def detect_style(template: str) -> str | None:
-    """The name of the style whose markers stand in a template's text, or None. It is a name, not a promise: a template
-    may do more than its family does."""
-    for style in STYLES.values():
-        foreign = any(marker in template for marker in style.absent)
-        if style.markers and not foreign and all(marker in template for marker in style.markers):
-            return style.name
-    return None
+    """The name of the style whose markers stand in a template's text, and in whose form it writes a user's message; or
+    None. It is a name, not a promise: a template may do more than its family does.
+
+    A template that cannot write one message of a user (it wants tools, or is a part of one) has its markers alone.
+    """
+    named = [style for style in STYLES.values() if _has_markers(style, template)]
+    if not named:
+        return None
+    written = _sample(template)
+    return next((style.name for style in named if written is None or _framed(style) in written), None)
+
+
+_SAMPLE = "What is in the box?"
+_SAMPLE_EOS = "<e>"
+
+
+def _has_markers(style: Style, template: str) -> bool:
+    foreign = any(marker in template for marker in style.absent)
+    return bool(style.markers) and not foreign and all(marker in template for marker in style.markers)
+
+
+def _framed(style: Style) -> str:
+    """The user's sample as the style writes it."""
+    before, after = style.roles["user"]
+    return before + _SAMPLE + after.replace(EOS, _SAMPLE_EOS)
+
+
+def _sample(template: str) -> str | None:
+    """What the template makes of one message; None if it fails."""
+    try:
+        return render(template, [{"role": "user", "content": _SAMPLE}], eos_token=_SAMPLE_EOS)
+    except ChatTemplateError:
+        return None
 
 
 def style_from_arch(architecture: str, tokenizer: Tokenizer | None = None) -> str | None:
