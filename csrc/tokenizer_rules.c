@@ -36,8 +36,8 @@ static const tokenizer_rule TOKENIZER_RULES[] = {
 /* Control tokens that published files have as VOCAB_NORMAL, since the conversion took the types from the SentencePiece
  * model, where they are ordinary pieces. */
 static const tokenizer_repair TOKENIZER_REPAIRS[] = {
-    { "gemma", "<start_of_turn>" },  { "gemma", "<end_of_turn>" },   { "gemma2", "<start_of_turn>" },
-    { "gemma2", "<end_of_turn>" },   { "gemma3", "<start_of_turn>" }, { "gemma3", "<end_of_turn>" },
+    { "gemma", "<start_of_turn>" }, { "gemma", "<end_of_turn>" },    { "gemma2", "<start_of_turn>" },
+    { "gemma2", "<end_of_turn>" },  { "gemma3", "<start_of_turn>" }, { "gemma3", "<end_of_turn>" },
 };
 
 /* Elements of HTML that vocabularies have tokens for (Gemma's list). */
