@@ -19,10 +19,6 @@
 
 static const char *const KEEPING_PHI3[] = { "<unk>", "<s>", "<|endoftext|>", "<|endofprompt|>", NULL };
 
-typedef struct tokenizer_repair {
-    const char *architecture, *token;
-} tokenizer_repair;
-
 /* The first row that fits counts. */
 static const tokenizer_rule TOKENIZER_RULES[] = {
     { "phi3", "<|assistant|>", true, true, KEEPING_PHI3 },
@@ -32,6 +28,10 @@ static const tokenizer_rule TOKENIZER_RULES[] = {
     { NULL, "[INST]", true, false, NULL },
     { NULL, NULL, true, true, NULL },
 };
+
+typedef struct tokenizer_repair {
+    const char *architecture, *token;
+} tokenizer_repair;
 
 /* Control tokens that published files have as VOCAB_NORMAL, since the conversion took the types from the SentencePiece
  * model, where they are ordinary pieces. */

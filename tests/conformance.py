@@ -27,9 +27,12 @@ import conformance_data as data
 import jinja2
 import jinja2.ext
 import jinja2.sandbox
+from pretokenizer_families import reference
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from tokenizers import AddedToken
+from vocabularies import CONTROL, USER_DEFINED
 
 import pantheon
 from pantheon.chat import detect_style, render
@@ -135,33 +138,34 @@ def compare_vectors(name: str, vectors: Sequence[tuple[str, list[int]]], encode:
     return f"{equal} of {len(vectors)}" + (f", {purpose} on purpose" if purpose else "")
 
 
-def reference_of(name: str, metadata: Metadata) -> Encode | None:
-    """Another library's tokenizer of the same vocabulary, or None if there is none or its settings are not known."""
-    kind, pre = metadata.text("tokenizer.ggml.model"), metadata.text("tokenizer.ggml.pre")
-    if kind == "gpt2" and pre in data.REFERENCES:
-        return byte_level(metadata, data.REFERENCES[pre])
-    if kind == "llama" and name in data.COVERED:
+def reference_of(metadata: Metadata) -> Encode | None:
+    """Another library's tokenizer of the same vocabulary, or None if it is not installed."""
+    if metadata.text("tokenizer.ggml.model") == "llama":
         return sentencepiece(metadata)
-    return None
+    return byte_level(metadata, str(metadata.text("tokenizer.ggml.pre")))
 
 
-def byte_level(metadata: Metadata, reference: data.Reference) -> Encode:
-    """The `tokenizers` library with this vocabulary and these merges."""
-    import tokenizers
-    from tokenizers import models, normalizers, pre_tokenizers
-
+def byte_level(metadata: Metadata, pre: str) -> Encode:
+    """The `tokenizers` library with this vocabulary, these merges, and the added tokens that are ordinary text."""
     tokens: Any = metadata["tokenizer.ggml.tokens"]
     merges: Any = metadata["tokenizer.ggml.merges"]
-    model = models.BPE(
-        {token: index for index, token in reversed(list(enumerate(tokens)))},
-        [tuple(merge.split(" ")) for merge in merges],
-        ignore_merges=reference.ignore_merges,
-    )
-    made = tokenizers.Tokenizer(model)
-    if reference.nfc:
-        made.normalizer = normalizers.NFC()
-    made.pre_tokenizer = pre_tokenizers.Sequence(list(reference.steps(pre_tokenizers)))
+    made = reference(pre, tokens, [tuple(merge.split(" ")) for merge in merges])
+    added = [token for token, kind in typed_tokens(metadata) if kind == USER_DEFINED and not is_marker(token)]
+    made.add_tokens([AddedToken(token, special=False, normalized=True) for token in added])
     return lambda text: list(made.encode(text, add_special_tokens=False).ids)
+
+
+def typed_tokens(metadata: Metadata) -> Iterator[tuple[str, int]]:
+    """Each token and its type."""
+    tokens: Any = metadata["tokenizer.ggml.tokens"]
+    types: Any = metadata["tokenizer.ggml.token_type"]
+    yield from zip(tokens, types, strict=True)
+
+
+def is_marker(token: str) -> bool:
+    """Whether a user-defined token is left to templates (docs/tokenizers.md)."""
+    text = token.strip(" ")
+    return len(text) > 2 and text[0] + text[-1] in ("<>", "[]")
 
 
 def sentencepiece(metadata: Metadata) -> Encode | None:
@@ -207,10 +211,12 @@ def sentencepiece_model(metadata: Metadata) -> bytes:
 
 
 def plain_texts(vectors: Sequence[tuple[str, list[int]]], templates: Path, metadata: Metadata) -> Iterator[str]:
-    """Texts without this vocabulary's control tokens: those of the vectors, and paragraphs of the templates."""
-    tokens: Any = metadata["tokenizer.ggml.tokens"]
-    types: Any = metadata["tokenizer.ggml.token_type"]
-    controls = [token for token, kind in zip(tokens, types, strict=True) if kind in (3, 4) and token]
+    """Texts without control tokens and markers of this vocabulary: the vectors', and paragraphs of the templates."""
+    controls = [
+        token
+        for token, kind in typed_tokens(metadata)
+        if token and (kind == CONTROL or (kind == USER_DEFINED and is_marker(token)))
+    ]
     texts = [text for text, _ in vectors]
     for path in sorted(templates.glob("*.jinja")):
         texts += path.read_text("utf-8").split("\n\n")
@@ -243,9 +249,11 @@ def check_vocabulary(path: Path, templates: Path, findings: Findings) -> tuple[s
     try:
         tokenizer = pantheon.Tokenizer.from_file(path)
     except PantheonError as error:
-        if name in data.COVERED:
+        if name not in data.REFUSED:
             findings.differ(name, f"refused: {error}")
-        return name, kind, "refused: " + str(error).removeprefix(f"{path}: "), ""
+        return name, kind, "refused: " + str(error).removeprefix(f"{path}: ").partition(" (known:")[0], ""
+    if name in data.REFUSED:
+        findings.differ(name, "is listed as refused, and is read")
     with tokenizer:
         found = len(findings.unexpected)
 
@@ -255,7 +263,7 @@ def check_vocabulary(path: Path, templates: Path, findings: Findings) -> tuple[s
         cell = compare_vectors(name, vectors, lambda text: encode(text, special=True), findings) if vectors else "none"
         if len(findings.unexpected) > found:
             cell += " (see below)"
-        other = reference_of(name, metadata)
+        other = reference_of(metadata)
         if other is None:
             return name, kind, cell, "-"
         texts = plain_texts(vectors, templates, metadata)
@@ -354,14 +362,16 @@ def first_difference(plain: Outcome, ours: Outcome) -> str:
 def check_template(path: Path, findings: Findings) -> tuple[str, ...]:
     """A row of the table."""
     source = path.read_text("utf-8")
-    style: Any = detect_style(source)
+    style = detect_style(source)
+    if style != data.STYLES.get(path.stem):
+        findings.differ(path.stem, f"is taken for {style}, not for {data.STYLES.get(path.stem)}")
     try:
         template = plain_jinja(source)
     except jinja2.TemplateSyntaxError as error:
         outcome = render_ours(source, next(iter(data.CONVERSATIONS.values())))
         if outcome.kind == "text":
             findings.differ(path.stem, f"plain Jinja does not compile it ({error}), we do")
-        return path.stem, str(getattr(style, "name", style)), "not valid Jinja", "", ""
+        return path.stem, style or "-", "not valid Jinja", "", ""
     counts = {"text": 0, "refused": 0, "failed": 0}
     purpose = unexpected = 0
     for name, conversation in data.CONVERSATIONS.items():
@@ -376,7 +386,7 @@ def check_template(path: Path, findings: Findings) -> tuple[str, ...]:
         findings.differ(f"{path.stem}, {name}", detail)
     refused = f"{counts['refused']}" + (f" + {counts['failed']} errors" if counts["failed"] else "")
     different = ", ".join([f"{unexpected} (see below)"] * bool(unexpected) + [f"{purpose} on purpose"] * bool(purpose))
-    return path.stem, str(getattr(style, "name", style)), str(counts["text"]), refused, different
+    return path.stem, style or "-", str(counts["text"]), refused, different
 
 
 # ---- All of it ----------------------------------------------------------------------------------------------------
@@ -395,6 +405,8 @@ def on_purpose() -> Iterator[str]:
     for name, items in data.EXPECTED.items():
         for item in items:
             yield f"on purpose: {name}: {ascii(item.text)[:60]}: {item.reason}"
+    for name, reason in data.REFUSED.items():
+        yield f"on purpose: {name}: refused: {reason}"
     for name, conversations in data.LENIENT.items():
         yield f"on purpose: {name}: {', '.join(conversations)}: {data.LENIENT_REASON}"
 

@@ -6,7 +6,7 @@ one more difference between llama.cpp and a model's own reference adds it to EXP
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -18,10 +18,16 @@ MEMBERS = "vendor/llama.cpp/models/"
 
 # ---- Vocabularies
 
-COVERED = frozenset(
-    "command-r deepseek-coder deepseek-llm falcon gpt-2 llama-bpe llama-spm phi-3 qwen2 refact starcoder".split()
-)
-"""Vocabularies that must be read. The others may be refused, with a reason."""
+_NO_PRE = "the file does not say how text is cut into words (tokenizer.ggml.pre), so its ids would be a guess"
+_NO_CHAT = "the kind of vocabulary of models that do not chat"
+REFUSED: Mapping[str, str] = {
+    "aquila": _NO_PRE,
+    "gpt-neox": _NO_PRE,
+    "bert-bge": _NO_CHAT,
+    "nomic-bert-moe": _NO_CHAT,
+    "gemma-4": "a kind of vocabulary that this version does not know",
+}
+"""Vocabularies that are refused, with the reason. All others must be read."""
 
 
 @dataclass(frozen=True)
@@ -37,62 +43,6 @@ EXPECTED: Mapping[str, Sequence[Expected]] = {
     "qwen35": [Expected(text, _NFC) for text in ("e\u0301", "re\u0301sume\u0301", "a\u0300" * 200)],
 }
 """By the name of the vocabulary; nothing for those that are refused."""
-
-
-@dataclass(frozen=True)
-class Reference:
-    """What a byte-level tokenizer.json says beside vocabulary and merges."""
-
-    steps: Callable[[Any], Sequence[Any]]
-    """The pre-tokenizers, given the module tokenizers.pre_tokenizers."""
-    nfc: bool = False
-    ignore_merges: bool = False
-
-
-def _by_patterns(*patterns: str, digits: bool = False) -> Callable[[Any], Sequence[Any]]:
-    """Split by one pattern after the other, then (digits) cut off each digit, then spell bytes."""
-
-    def steps(pre: Any) -> Sequence[Any]:
-        from tokenizers import Regex
-
-        made = [pre.Split(Regex(pattern), "isolated") for pattern in patterns]
-        return [*made, *([pre.Digits(individual_digits=True)] if digits else []), _bytes(pre, regex=False)]
-
-    return steps
-
-
-def _bytes(pre: Any, *, regex: bool) -> Any:
-    return pre.ByteLevel(add_prefix_space=False, use_regex=regex)
-
-
-def _single_digits(pre: Any) -> Sequence[Any]:
-    return [pre.Digits(individual_digits=True), _bytes(pre, regex=True)]
-
-
-def _falcon(pre: Any) -> Sequence[Any]:
-    from tokenizers import Regex
-
-    by_three = pre.Split(Regex("[0-9][0-9][0-9]"), "isolated")
-    return [pre.Punctuation("contiguous"), _bytes(pre, regex=True), pre.Digits(individual_digits=False), by_three]
-
-
-_TIKTOKEN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_CJK = r"[一-龥ࠀ-一가-퟿]+"
-
-REFERENCES: Mapping[str, Reference] = {
-    "gpt-2": Reference(lambda pre: [_bytes(pre, regex=True)]),
-    "smollm": Reference(_single_digits),
-    "starcoder": Reference(_single_digits),
-    "refact": Reference(_single_digits),
-    "command-r": Reference(_single_digits, nfc=True),
-    "falcon": Reference(_falcon),
-    "llama-bpe": Reference(_by_patterns(_TIKTOKEN % "{1,3}"), ignore_merges=True),
-    "qwen2": Reference(_by_patterns(_TIKTOKEN % ""), nfc=True),
-    "deepseek-coder": Reference(_by_patterns(r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _CJK, digits=True)),
-}
-"""By tokenizer.ggml.pre; those that are not here are compared with the test vectors alone."""
 
 # ---- Conversations
 
@@ -186,3 +136,22 @@ LENIENT: Mapping[str, Sequence[str]] = {
 }  # fmt: skip
 LENIENT_REASON = "tojson of what a filter yields: plain Jinja2 fails there, we write the list that is meant"
 """By template: conversations on which it fails under transformers, but not here."""
+
+_NAMED = {
+    "chatml": (
+        "Bielik-11B-v3.0-Instruct", "HuggingFaceTB-SmolLM3-3B", "LFM2-8B-A1B", "LFM2.5-8B-A1B", "LFM2.5-Instruct",
+        "MiMo-VL", "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use",
+        "NousResearch-Hermes-3-Llama-3.1-8B-tool_use", "Qwen-QwQ-32B", "Qwen-Qwen2.5-7B-Instruct", "Qwen-Qwen3-0.6B",
+        "Qwen3-Coder", "Qwen3.5-4B", "StepFun3.5-Flash", "openbmb-MiniCPM5-1B",
+    ),
+    "llama3": (
+        "fireworks-ai-llama-3-firefunction-v2", "meetkai-functionary-medium-v3.1", "meetkai-functionary-medium-v3.2",
+        "meta-llama-Llama-3.1-8B-Instruct", "meta-llama-Llama-3.2-3B-Instruct", "meta-llama-Llama-3.3-70B-Instruct",
+    ),
+    "gemma": ("google-gemma-2-2b-it",),
+    "phi3": ("microsoft-Phi-3.5-mini-instruct",),
+    "mistral-tekken": ("mistralai-Mistral-Nemo-Instruct-2407",),
+}  # fmt: skip
+STYLES: Mapping[str, str] = {template: style for style, templates in _NAMED.items() for template in templates}
+"""What detect_style says of a template; of those that are not here it says None: they are written by their own template
+and nothing else."""

@@ -408,6 +408,25 @@ static void test_vocabulary_with_invalid_utf8_in_its_tokens_keeps_the_bytes(void
     pn_tokenizer_free(tokenizer);
 }
 
+static void test_user_defined_text_is_taken_out_first_leftmost_and_longest(void) {
+    static const char *const texts[] = { "a", "b", "c", "ab", "bc", "bca", "<u>", "  " };
+    static const int32_t types[] = { 1, 1, 1, 1, 4, 4, 4, 4 };
+    static const uint32_t expected[] = { 7, 0, 5, 4, 1, 3, 7 };
+    start_file(&FILE_BYTES);
+    put_strings(&FILE_BYTES, "tokens", texts, PN_ARRAY_LEN(texts));
+    put_array(&FILE_BYTES, "token_type", PN_VALUE_I32, PN_ARRAY_LEN(types));
+    put(&FILE_BYTES, types, sizeof types);
+    put_strings(&FILE_BYTES, "merges", MERGES, 1);
+    pn_tokenizer *tokenizer = NULL;
+    CHECK(build(&FILE_BYTES, &tokenizer) == PN_OK);
+    uint32_t ids[8] = { 0 };
+    CHECK(pn_tokenize(tokenizer, "  abcabcbab  ", 13, 0, ids, 8) == 7 && memcmp(ids, expected, sizeof expected) == 0);
+    CHECK(pn_tokenize(tokenizer, "bc", 2, PN_ENCODE_SPECIAL, ids, 8) == 1 && ids[0] == 4);
+    CHECK(pn_tokenize(tokenizer, "<u>", 3, 0, ids, 8) == -PN_ERR_ARGUMENT); /* a marker, and '<' has no token */
+    CHECK(pn_token_id(tokenizer, "<u>", 3) == 6 && pn_token_id(tokenizer, "bc", 2) == -1);
+    pn_tokenizer_free(tokenizer);
+}
+
 /* Bytes of the vocabulary changed at random: refused or built, and then usable; the sanitizers watch. */
 static void test_vocabulary_with_random_damage_never_crashes(void) {
     static uint8_t good[sizeof FILE_BYTES.bytes];
@@ -458,6 +477,7 @@ int main(void) {
     RUN(test_vocabulary_without_tokens_or_merges_is_refused);
     RUN(test_vocabulary_with_no_merges_at_all_is_bytes);
     RUN(test_vocabulary_with_invalid_utf8_in_its_tokens_keeps_the_bytes);
+    RUN(test_user_defined_text_is_taken_out_first_leftmost_and_longest);
     RUN(test_vocabulary_with_random_damage_never_crashes);
     RUN(test_bytes_are_spelled_as_gpt2_does);
     return check_report();
