@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any, SupportsIndex
 
 DATA = 0
@@ -69,8 +69,9 @@ class Traced(str):
     def __iter__(self) -> Iterator[str]:
         at = 0
         for length, source in self._runs:
+            runs = ((1, source),)  # one for all, since lists of characters are long
             for character in str.__getitem__(self, slice(at, at + length)):
-                yield Traced(character, ((1, source),))
+                yield Traced(character, runs)
             at += length
 
     def __add__(self, other: Any) -> Any:
@@ -128,34 +129,30 @@ class Traced(str):
         return cut(self, 0, before), cut(self, before, found), cut(self, before + found, len(self))
 
     def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
-        pieces: list[str] = []
-        at = 0
-        for piece in str.split(self, sep, maxsplit):
-            at = str.find(self, piece, at) if sep is None else at
-            pieces.append(self._piece(piece, at))
-            at += len(piece) + len(sep or "")
-        return pieces
+        at, starts = 0, []
+        pieces = str.split(self, sep, maxsplit)
+        for piece in pieces:
+            starts.append(str.find(self, piece, at) if sep is None else at)
+            at = starts[-1] + len(piece) + len(sep or "")
+        return self._pieces(pieces, starts)
 
     def rsplit(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
-        pieces: list[str] = []
-        end = len(self)
-        for piece in reversed(str.rsplit(self, sep, maxsplit)):
-            at = str.rfind(self, piece, 0, end) if sep is None else end - len(piece)
-            pieces.append(self._piece(piece, at))
-            end = at - len(sep or "")
-        return pieces[::-1]
+        end, starts = len(self), []
+        pieces = str.rsplit(self, sep, maxsplit)
+        for piece in reversed(pieces):
+            starts.append(str.rfind(self, piece, 0, end) if sep is None else end - len(piece))
+            end = starts[-1] - len(sep or "")
+        return self._pieces(pieces, starts[::-1])
 
     def splitlines(self, keepends: bool = False) -> list[str]:
-        pieces: list[str] = []
-        at = 0
-        for line, whole in zip(str.splitlines(self, keepends), str.splitlines(self, True), strict=True):
-            pieces.append(self._piece(line, at))
-            at += len(whole)
-        return pieces
+        starts = [0, *accumulate(map(len, str.splitlines(self, True)))]
+        return self._pieces(str.splitlines(self, keepends), starts[:-1])
 
-    def _piece(self, piece: str, at: int) -> str:
-        part = cut(self, at, len(piece))
-        return part if at >= 0 and str.__eq__(part, piece) else piece
+    def _pieces(self, pieces: list[str], starts: list[int]) -> list[str]:
+        """The pieces, which str cut out of this text at these places, with their origins."""
+        walk = _Walk(self)
+        parts = [walk.cut(max(at, 0), len(piece)) for piece, at in zip(pieces, starts, strict=True)]
+        return [part if str.__eq__(part, piece) else piece for part, piece in zip(parts, pieces, strict=True)]
 
     # ---- another text of it
 
@@ -201,16 +198,7 @@ def traced(text: str) -> Traced:
 
 def cut(text: Traced, start: int, length: int) -> Traced:
     """The characters from `start` on."""
-    runs: list[tuple[int, int]] = []
-    at, end = 0, start + length
-    for size, source in runs_of(text):
-        low, high = max(at, start), min(at + size, end)
-        if low < high:
-            runs.append((high - low, source))
-        at += size
-        if at >= end:
-            break
-    return Traced(str.__getitem__(text, slice(start, end)), tuple(runs))
+    return _Walk(text).cut(start, length)
 
 
 def runs_of(text: str) -> Runs:
@@ -268,6 +256,34 @@ def formatted(form: str, args: Sequence[Any], named: Mapping[str, Any], result: 
 # ---- Inside -------------------------------------------------------------------------------------------------------
 
 
+class _Walk:
+    """Many parts of one text in rising order: one pass over its origins in all, since a template may make 100,000 of
+    each."""
+
+    __slots__ = ("_at", "_next", "_runs", "_text")
+
+    def __init__(self, text: Traced) -> None:
+        self._text, self._runs = text, runs_of(text)
+        self._next = self._at = 0  # the first stretch that is not over yet, and where it begins
+
+    def cut(self, start: int, length: int) -> Traced:
+        """The characters from `start` on, which is not before the end of the last part."""
+        end = start + length
+        while self._next < len(self._runs) and self._at + self._runs[self._next][0] <= start:
+            self._at += self._runs[self._next][0]
+            self._next += 1
+        runs: list[tuple[int, int]] = []
+        number, at = self._next, self._at
+        while number < len(self._runs) and at < end:
+            size, source = self._runs[number]
+            low, high = max(at, start), min(at + size, end)
+            if low < high:
+                runs.append((high - low, source))
+            at += size
+            number += 1
+        return Traced(str.__getitem__(self._text, slice(start, end)), tuple(runs))
+
+
 def _is_foreign(other: Any) -> bool:
     """Whether adding it is not ours: no text, or a text with rules of its own (Markup escapes what it is added to)."""
     return not isinstance(other, str) or hasattr(other, "__html__")
@@ -298,20 +314,20 @@ def _text(value: Any) -> str:
 
 
 def _percent_parts(form: Traced, values: Any) -> list[str] | None:
-    rest = list(values) if isinstance(values, tuple) else [values]
+    rest = list(values)[::-1] if isinstance(values, tuple) else [values]
     parts: list[str] = []
-    at = 0
+    at, walk = 0, _Walk(form)
     for match in _PERCENTS.finditer(form):
-        parts.append(cut(form, at, match.start() - at))
+        parts.append(walk.cut(at, match.start() - at))
         if "%" in parts[-1]:  # a directive with a width or a name
             return None
         at = match.end()
         if match.group() == "%%":
-            parts.append(cut(form, at - 1, 1))
+            parts.append(walk.cut(at - 1, 1))
         elif not rest:
             return None
         else:
-            parts.append(_text(rest.pop(0)))
+            parts.append(_text(rest.pop()))
     return None if "%" in cut(form, at, len(form)) else [*parts, cut(form, at, len(form))]
 
 
@@ -320,14 +336,15 @@ def _brace_parts(form: str, args: Sequence[Any], named: Mapping[str, Any]) -> li
         return None
     parts: list[str] = []
     at = used = 0
+    walk = _Walk(form)
     for match in _BRACES.finditer(form):
-        parts.append(cut(form, at, match.start() - at))
+        parts.append(walk.cut(at, match.start() - at))
         if set("{}") & set(parts[-1]):  # a field with a format of its own
             return None
         at = match.end()
         field = match.group(1)
         if field is None:
-            parts.append(cut(form, at - 1, 1))
+            parts.append(walk.cut(at - 1, 1))
         elif field and not (field.isascii() and field.isdigit()):
             parts.append(_text(named.get(field, "")))
         else:
