@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pantheon.chat import render
+from pantheon.chat import limits, render
 from pantheon.errors import ChatTemplateError
 
 SMOLLM2 = (
@@ -126,18 +126,32 @@ def test_broken_templates_are_one_clear_error() -> None:
         "{% macro f(n) %}{{ f(n) }}{% endmacro %}{{ f(1) }}",
         "{% set _ = messages.append(1) %}",
         "{% set _ = messages[0].update({'content': 'x'}) %}",
+        "{% set _ = dict.update(messages[0], content='x') %}",  # the method of a type belongs to no value
+        "{% set _ = dict['update'].update(messages[0], content='x') %}",
+        "{% set _ = ([dict]|map(attribute='update')|first)(messages[0], content='x') %}",
+        "{% set _ = {}.fromkeys('ab') %}",
+        "{{ cycler.reset(namespace()) }}",
+        "{{ ('a' * 4000000).rfind('ab' ~ 'a' * 2000000) }}",  # hours: the sizes are multiplied, in C
+        "{{ ('a' * 4000000).rsplit('ab' ~ 'a' * 2000000)|length }}",
+        "{{ ('a' * 4000000).rpartition(sep='ab' ~ 'a' * 2000000)[0] }}",
+        "{{ ('a' * 4000000).strip('b' * 3999999 ~ 'a') }}",
+        "{{ ('a' * 4000000)|trim('b' * 3999999 ~ 'a') }}",
+        "{{ 5|round(4000000, 'floor') }}",
+        "{{ a }}" * 100_000,
         "{{ 1 + " + "(" * 5000 + "1" + ")" * 5000 + " }}",
     ],
 )
-def test_hostile_templates_are_stopped_soon_and_harm_nothing(template: str) -> None:
+def test_hostile_templates_are_stopped_soon_and_harm_nothing(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_SECONDS", 1.0)
     messages = copy.deepcopy(HI)
     started = time.monotonic()
     with pytest.raises(ChatTemplateError):
         render(template, messages)
-    assert time.monotonic() - started < 20  # the budget is 5 s; a busy machine adds
+    assert time.monotonic() - started < 15  # a busy machine adds
     assert messages == HI
 
 
+DOUBLED = "".join(f"{{% set _ = dict.update(d{i}, a=d{i - 1}, b=d{i - 1}) %}}" for i in range(1, 30))
 HUNGRY = [
     "{{ ('{0:999999}' * 600).format('x') }}",
     "{{ ('%999999d' * 600) % ((1,) * 600) }}",
@@ -187,6 +201,11 @@ HUNGRY = [
     "{{ ('ab\n' * 1300000)|indent(1) }}",
     "{{ ('a' * 4000000)|urlencode }}{{ lipsum(n=1000000) }}",
     "{% set ns = namespace(l=[]) %}{% for i in range(1000) %}{% set ns.l = ns.l + ['%d' % i * 100000] %}{% endfor %}",
+    "".join(f"{{% set d{i} = {{}} %}}" for i in range(30)) + DOUBLED + "{{ d29 }}",
+    "{% set ns = namespace() %}{% for i in range(20) %}{% set ns.p = namespace(l=('a' * 190000)|list, p=ns.p) %}"
+    "{% endfor %}",
+    "{% set ns = namespace() %}{% for i in range(20) %}{% set ns.p = namespace(l=('a' * 190000)|sort, p=ns.p) %}"
+    "{% endfor %}",
 ]
 LIMITED = """
 import resource, sys
@@ -220,6 +239,18 @@ def test_hungry_templates_are_stopped_before_they_have_eaten_200_megabytes() -> 
 def test_what_no_chat_template_needs_is_not_there(use: str) -> None:
     with pytest.raises(ChatTemplateError):
         render("{{ " + use + " }}", HI)
+
+
+@pytest.mark.parametrize(
+    "use",
+    ["split(',')|length", "rsplit(',')|length", "split()|length", "splitlines()|length", "replace(',', ';')|length"],
+)
+def test_a_text_of_many_origins_is_taken_apart_in_one_pass(use: str) -> None:
+    """Each of 40,000 pieces used to look for its place among 80,000 origins: minutes."""
+    started = time.process_time()
+    said = "{% set said = messages[0].content %}"
+    assert int(render(said + "{{ ((', \n' ~ said) * 40000)." + use + " }}", HI)) > 40_000
+    assert time.process_time() - started < 20
 
 
 def test_an_endless_output_is_cut_off() -> None:

@@ -22,8 +22,8 @@ MAX_BYTES = 128_000_000  # of all values that one rendering makes
 MAX_DEPTH = 100
 MAX_STEPS = 1_000_000
 MAX_SECONDS = 5.0
-MAX_SOURCE = 1_000_000
-MAX_WIDTH = 100  # of an indentation, and of a separator in JSON
+MAX_SOURCE = 200_000  # of a template; published ones have up to 40,000. Compiling so much takes seconds
+MAX_WIDTH = 100  # of an indentation, of a separator in JSON, and of what is searched from the right
 _NUMBER_CHARS = 1300  # of a number of 4096 bits, or of any float
 RUN_BYTES = 96  # of the memory that one stretch of one origin takes
 
@@ -115,11 +115,29 @@ def weigh(value: Any) -> int:
     return size
 
 
+def short(what: str, value: Any) -> Any:
+    """A width or a separator, if it is a short one."""
+    size = len(value) if isinstance(value, str) else abs(value) if isinstance(value, int) else 0
+    if size > MAX_WIDTH:
+        raise LimitError(f"{what} is longer than {MAX_WIDTH} characters")
+    return value
+
+
 def check_arguments(values: Iterable[Any]) -> None:
     """No call gets a number that could serve as a giant width or count."""
     for value in values:
         if isinstance(value, int) and abs(value) > MAX_CHARS:
             raise LimitError(f"a call gets the number {value if value.bit_length() < 64 else 'of many digits'}")
+
+
+def check_short(name: str, values: Iterable[Any]) -> None:
+    """Searches from the right, and the characters to strip, take as long as text and argument multiplied, in C, where
+    no clock stops them. `round` takes ten to the power of its argument."""
+    for value in values:
+        if isinstance(value, str):
+            short(f"an argument of {name}", value)
+        elif name == "round" and isinstance(value, int) and abs(value) > MAX_WIDTH:
+            raise LimitError(f"round is asked for more than {MAX_WIDTH} digits")
 
 
 def _check_widths(form: str) -> int:

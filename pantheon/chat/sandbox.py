@@ -38,7 +38,6 @@ from pantheon.chat.limits import (
     MAX_CHARS,
     MAX_DEPTH,
     MAX_SOURCE,
-    MAX_WIDTH,
     RUN_BYTES,
     Budget,
     LimitError,
@@ -47,9 +46,11 @@ from pantheon.chat.limits import (
     check_join,
     check_percent,
     check_replace,
+    check_short,
     check_split,
     count_lines,
     fits,
+    short,
     weigh,
 )
 from pantheon.chat.origin import (
@@ -81,6 +82,7 @@ METHODS: dict[type, frozenset[str]] = {
     list: frozenset("index count copy".split()),
     tuple: frozenset("index count".split()),
 }
+_SHORT_ARGUMENTS = frozenset("lstrip rfind rindex round rpartition rsplit rstrip strip trim".split())
 _WALKING = FILTERS & set("join list map max min reject rejectattr select selectattr sort sum unique".split())
 
 
@@ -185,11 +187,32 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
             values = [list(value) if isinstance(value, range) else value for value in values]
             if name in _WALKING and isinstance(values[at], str):
                 fits(0, len(values[at]))
+            if name in _SHORT_ARGUMENTS:
+                check_short(name, [*values[at + 1 :], *kwargs.values()])
             if name == "replace":
                 check_replace(*values[at:], **kwargs)
-            return self.budget.count(function(*values, **kwargs))
+            return self._count_made(values[at], function(*values, **kwargs))
 
         return guarded
+
+    def _count_made(self, owner: Any, result: Any) -> Any:
+        """Count what a filter or a method of `owner` gave back; what a text was taken apart into is new as well."""
+        result = self.budget.count(result)
+        if isinstance(result, list) and isinstance(owner, str):
+            for piece in result:
+                self.budget.bytes += sys.getsizeof(piece) + RUN_BYTES
+        return result
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """The sandbox looks at what a method belongs to; `dict.update` belongs to nothing, and changes what it is
+        given. So nothing of a type itself is in reach: of `dict`, `range`, `cycler` and the like a template can only
+        make one."""
+        return not isinstance(obj, type) and super().is_safe_attribute(obj, attr, value)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        if isinstance(obj, type):  # dict["a"] is an alias, which passes on what dict has
+            raise jinja2.exceptions.SecurityError(f"the type {obj.__name__} has no items")
+        return super().getitem(obj, argument)
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> jinja2.nodes.Template:
         """Send every loop, every comparison, and every value that no call makes through the budget."""
@@ -209,16 +232,12 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
         if name != "format":
             check_arguments([*args, *kwargs.values()])
-        if isinstance(owner, (str, bytes, bytearray, int, float, list, tuple, dict, range)):
+        if isinstance(owner, (str, bytes, bytearray, int, float, list, tuple, dict, range, type)):
             args = self._method_arguments(owner, name, args, kwargs)
         result = super().call(context, function, *args, **kwargs)
         if name == "format" and type(owner) is Traced and isinstance(result, str):
             result = formatted(owner, args, kwargs, result)
-        result = self.budget.count(result)
-        if isinstance(result, list) and isinstance(owner, str):  # split: its pieces are new
-            for piece in result:
-                self.budget.bytes += sys.getsizeof(piece) + RUN_BYTES
-        return result
+        return self._count_made(owner, result)
 
     def _method_arguments(self, owner: Any, name: str, args: tuple[Any, ...], kwargs: Any) -> tuple[Any, ...]:
         """The arguments of a method of a plain value, checked, with anything lazy made a list."""
@@ -236,6 +255,8 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
             check_split(owner, *args, **kwargs)
         elif name == "splitlines":
             fits(0, count_lines(owner))
+        if name in _SHORT_ARGUMENTS:
+            check_short(name, [*args, *kwargs.values()])
         return args
 
     def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
@@ -314,19 +335,12 @@ def _sum(items: Iterable[Any], start: Any = 0) -> Any:
 
 def _indent(text: str, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
     """`indent`: every line but the first and the blank ones."""
-    width = _short("an indentation", width)
+    width = short("an indentation", width)
     prefix = len(width) if isinstance(width, str) else max(width, 0)
     lines = count_lines(text)
     fits(len(text) + lines * prefix, lines)
     result = jinja2.filters.do_indent(text, width, first, blank)
     return result if hasattr(result, "__html__") else written_from(result, text)
-
-
-def _short(what: str, value: Any) -> Any:
-    """A width or a separator, if it is a short one."""
-    if (len(value) if isinstance(value, str) else abs(value or 0)) > MAX_WIDTH:
-        raise LimitError(f"{what} is longer than {MAX_WIDTH} characters")
-    return value
 
 
 def _filtered(expression: jinja2.nodes.Expr, name: str) -> jinja2.nodes.Filter:
@@ -365,9 +379,9 @@ def _to_json(
     sort_keys: bool = False,
 ) -> str:
     """JSON for a model, not for a web page: no HTML escapes, keys in the order they have."""
-    _short("an indentation", indent)
+    short("an indentation", indent)
     for separator in separators or ():
-        _short("a separator", separator)
+        short("a separator", separator)
     encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
     parts: list[str] = []
     size = 0
