@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import pantheon
 from pantheon.chat import ChatFormat, Kept, Message, Special, Text, join
-from pantheon.chat.choice import make_format
+from pantheon.chat.choice import facts, make_format
 from pantheon.chat.messages import Turn
 from pantheon.errors import ArgumentError, ChatTemplateError
 
@@ -456,6 +456,21 @@ def test_a_template_can_be_given_as_text_or_as_a_file(tokenizer: pantheon.Tokeni
     path.write_bytes(b"\xff")
     with pytest.raises(ChatTemplateError, match="cannot be read"):
         of(tokenizer, PLAIN, forced=str(path))
+    with pytest.raises(ArgumentError, match="template must be a str"):
+        of(tokenizer, PLAIN, forced=path)
+
+
+def test_a_template_that_prints_nothing_is_described_and_refused(tokenizer: pantheon.Tokenizer) -> None:
+    chat_format = of(tokenizer, "{% set nothing = 1 %}")
+    assert ("begins with", "no BOS") in list(facts(chat_format))
+    with pytest.raises(ChatTemplateError, match="prints nothing"):
+        chat_format.prompt(turns(("user", "a")))
+
+
+@pytest.mark.parametrize("tools", [5, {"name": "f"}, "f"])
+def test_tools_are_a_list(tokenizer: pantheon.Tokenizer, tools: Any) -> None:
+    with pytest.raises(ArgumentError, match="tools must be a list"):
+        of(tokenizer, PLAIN).prompt(turns(("user", "a")), tools=tools)
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,14 @@ import subprocess
 import sys
 import time
 from datetime import datetime
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pantheon.chat import limits, render
-from pantheon.errors import ChatTemplateError
+from pantheon.errors import ArgumentError, ChatTemplateError
 
 SMOLLM2 = (
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\n"
@@ -204,8 +206,6 @@ HUNGRY = [
     "".join(f"{{% set d{i} = {{}} %}}" for i in range(30)) + DOUBLED + "{{ d29 }}",
     "{% set ns = namespace() %}{% for i in range(20) %}{% set ns.p = namespace(l=('a' * 190000)|list, p=ns.p) %}"
     "{% endfor %}",
-    "{% set ns = namespace() %}{% for i in range(20) %}{% set ns.p = namespace(l=('a' * 190000)|sort, p=ns.p) %}"
-    "{% endfor %}",
 ]
 LIMITED = """
 import resource, sys
@@ -251,6 +251,22 @@ def test_a_text_of_many_origins_is_taken_apart_in_one_pass(use: str) -> None:
     said = "{% set said = messages[0].content %}"
     assert int(render(said + "{{ ((', \n' ~ said) * 40000)." + use + " }}", HI)) > 40_000
     assert time.process_time() - started < 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"template": 5}, "template must be a str, got int"),
+        ({"messages": [*HI, 5]}, "message 1 must be a Message or a mapping, got int"),
+        ({"messages": [{"role": "user", "content": "hi", "number": Fraction(1)}]}, "message 0 holds a Fraction"),
+        ({"tools": [{"name": Fraction(1)}]}, "tools holds a Fraction"),
+        ({"bos_token": None}, "bos_token must be a str, got NoneType"),
+    ],
+)
+def test_what_is_no_json_is_refused_by_name(arguments: dict[str, Any], sentence: str) -> None:
+    """The methods of any other object would be in reach of the template: `{{ message.path.unlink() }}`."""
+    with pytest.raises(ArgumentError, match=sentence):
+        render(**{"template": "{{ messages }}", "messages": HI, **arguments})
 
 
 def test_an_endless_output_is_cut_off() -> None:

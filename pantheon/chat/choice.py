@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pantheon.chat.format import ChatFormat
-from pantheon.chat.messages import Message, Turn
+from pantheon.chat.messages import Message, Turn, check_text
 from pantheon.chat.segments import ControlTokens, Prompt, Special, Text, encode_prompt, join
 from pantheon.chat.styles import (
     STYLES,
@@ -56,9 +56,10 @@ def make_format(
 
     forced: the name of a style, the text of a Jinja template, or the path of a file with one; then the file's own
     template is not even looked at. Raises ChatTemplateError if there is no template and none can be guessed, if it is
-    broken, or if a style's markers are no control tokens of this vocabulary.
+    broken, or if a style's markers are no control tokens of this vocabulary; ArgumentError if `forced` is no str.
     """
     if forced is not None:
+        check_text("template", forced)
         chat_format = _forced(tokenizer, forced)
     else:
         chat_format = _own(tokenizer, metadata, now) or _guessed(tokenizer, metadata)
@@ -238,7 +239,7 @@ def facts(chat_format: ChatFormat) -> Iterator[tuple[str, str]]:
     else:
         yield "system text", f"taken; without one the template inserts {chat_format.default_system!r}"
     try:
-        first = chat_format.segments([_USER])[0]
+        first = next(iter(chat_format.segments([_USER])), None)  # a template may print nothing at all
     except ChatTemplateError:
         first = None
     begins = isinstance(first, Special) and first.id is not None and first.id == tokenizer.bos

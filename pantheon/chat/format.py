@@ -23,7 +23,7 @@ from pantheon.chat.origin import DATA, FIRST_SOURCE, TEMPLATE, Traced, concat, m
 from pantheon.chat.segments import ControlTokens, Kept, Prompt, Segment, Source, encode_prompt, segments_of, with_bos
 from pantheon.chat.styles import Style
 from pantheon.chat.templates import compiled, variables_of
-from pantheon.errors import ChatTemplateError
+from pantheon.errors import ArgumentError, ChatTemplateError
 
 if TYPE_CHECKING:
     from pantheon.chat.sandbox import CompiledTemplate
@@ -73,7 +73,8 @@ class ChatFormat:
     ) -> Prompt:
         """What the model reads for this conversation, ready for the assistant to write if generation_prompt.
 
-        Raises ChatTemplateError, with `index` and `sentence`, where the template refuses a message.
+        Raises ChatTemplateError, with `index` and `sentence`, where the template refuses a message, and where it prints
+        nothing at all; ArgumentError for tools that are no list.
         """
         segments = self.segments(
             turns,
@@ -83,7 +84,10 @@ class ChatFormat:
             fold_system=fold_system,
             merge_roles=merge_roles,
         )
-        return encode_prompt(self.controls, segments)
+        prompt = encode_prompt(self.controls, segments)
+        if turns and not prompt.ids:
+            raise ChatTemplateError(f"{self.title} prints nothing for these messages, so there is nothing to read")
+        return prompt
 
     def segments(
         self,
@@ -96,6 +100,8 @@ class ChatFormat:
         merge_roles: bool = False,
     ) -> list[Segment]:
         """The prompt before it is encoded."""
+        if tools is not None and not isinstance(tools, (list, tuple)):
+            raise ArgumentError(f"tools must be a list, got {type(tools).__name__}")
         groups = arrange(turns, fold_system=fold_system and not self.takes_system, merge_roles=merge_roles)
         messages = [_message(turns, group) for group in groups]
         try:

@@ -75,6 +75,12 @@ def check_plain(what: str, value: Any, depth: int = 0) -> None:
         raise ArgumentError(f"{what} holds a {type(value).__name__}, which has no place in JSON")
 
 
+def check_text(name: str, value: object) -> None:
+    """ArgumentError if an argument is no str."""
+    if not isinstance(value, str):
+        raise ArgumentError(f"{name} must be a str, got {type(value).__name__}")
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """A message of the running conversation; `ids` are the sampled ids if the model wrote it here, else None."""

@@ -71,7 +71,9 @@ class Traced(str):
         for length, source in self._runs:
             runs = ((1, source),)  # one for all, since lists of characters are long
             for character in str.__getitem__(self, slice(at, at + length)):
-                yield Traced(character, runs)
+                one = str.__new__(Traced, character)
+                one._runs = runs
+                yield one
             at += length
 
     def __add__(self, other: Any) -> Any:

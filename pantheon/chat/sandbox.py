@@ -13,7 +13,6 @@ template's literals as texts of the template; whatever else is to count as such 
 
 from __future__ import annotations
 
-import copy
 import functools
 import json
 import sys
@@ -403,7 +402,9 @@ def _isolated(value: Any, depth: int = 0) -> Any:
     if isinstance(value, (list, tuple)):
         parts = [_isolated(part, depth + 1) for part in value]
         return parts if isinstance(value, list) else tuple(parts)
-    return value if value is None or isinstance(value, (int, float)) else copy.deepcopy(value)
+    if value is None or isinstance(value, (int, float)):
+        return value
+    raise TypeError(f"a {type(value).__name__} has no place in JSON")  # and its methods none in a template
 
 
 def _same(now: datetime) -> datetime:

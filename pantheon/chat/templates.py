@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from pantheon.chat.messages import Message
+from pantheon.chat.messages import Message, check_plain, check_text
 from pantheon.chat.origin import TEMPLATE, mark
-from pantheon.errors import ChatTemplateError
+from pantheon.errors import ArgumentError, ChatTemplateError
 
 if TYPE_CHECKING:
     from pantheon.chat.sandbox import CompiledTemplate
@@ -34,12 +34,20 @@ def render(
     """What a chat template prints for these messages, which may have any keys and are not changed.
 
     The template runs in a sandbox with limits on steps, time and size. `now` freezes its clock. Content that is None
-    reads as "". Raises ChatTemplateError: not valid Jinja, the template's own refusal, or a limit.
+    reads as "". Values are those of JSON: an object would lend a template its methods.
+    Raises ChatTemplateError: not valid Jinja, the template's own refusal, or a limit; ArgumentError for what is no
+    text, no message or no JSON.
     """
+    for name, text in (("template", template), ("bos_token", bos_token), ("eos_token", eos_token)):
+        check_text(name, text)
+    check_plain("tools", tools)
     plain: list[dict[str, Any]] = []
-    for message in messages:
+    for index, message in enumerate(messages):
         if isinstance(message, Message):
             message = {"role": message.role, "content": message.content, **message.extras()}
+        if not isinstance(message, Mapping):
+            raise ArgumentError(f"message {index} must be a Message or a mapping, got {type(message).__name__}")
+        check_plain(f"message {index}", message)
         plain.append({key: "" if key == "content" and value is None else value for key, value in message.items()})
     variables = variables_of(plain, tools, bos_token, eos_token, add_generation_prompt)
     return "".join((compiled(template).render(variables, now),))  # without the origins
