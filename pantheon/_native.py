@@ -406,7 +406,9 @@ def gguf_rows(gguf: GGUFHandle | _Borrowed, tensor: int, row: int, n_rows: int) 
     return out
 
 
-QUANTIZE_TYPES = tuple("q8_0 q6_k q5_k q5_k_m q5_1 q5_0 q4_k q4_k_m q4_1 q4_0 f16 bf16 f32".split())
+_TARGETS = [name.lower() for name in known("targets")]
+QUANTIZE_TYPES = (*_TARGETS, *(name.removesuffix("_m") for name in _TARGETS if name.endswith("_m")))
+"""What the core writes, and its mixtures by their short names too: "q4_k" is "q4_k_m"."""
 
 
 def quantize(
