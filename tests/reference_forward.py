@@ -361,3 +361,21 @@ class Reference:
         """Logits bent into (-cap, cap) by tanh, where the file has a cap."""
         cap = float(self.setting("final_logit_softcapping", 0.0))
         return cap * np.tanh(logits / cap) if cap else logits
+
+
+# ---- What the tests measure with it ----
+
+
+def random_ids(n: int, seed: int, n_vocab: int = 259) -> list[int]:
+    """Ids for a tiny model: what test_forward.py and test_families.py evaluate."""
+    return [int(token) for token in np.random.default_rng(seed).integers(0, n_vocab, n)]
+
+
+def rms(values: Array) -> float:
+    """The root of the mean of the squares."""
+    return float(np.sqrt(np.mean(np.square(values))))
+
+
+def worst(got: Array, want: Array) -> float:
+    """The largest difference in units of the logits' standard deviation."""
+    return float(np.abs(got - want).max() / want.std())

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from family_variants import VARIANTS, WRONG, Variant
 from reference_families import family_of, with_wrong_step
-from reference_forward import Array, Reference
+from reference_forward import Array, Reference, random_ids, rms, worst
 from tiny_families import TYPES, mixed, q4_k_m, tensor_bytes
 
 import pantheon
@@ -30,23 +30,11 @@ TIGHT = 1e-5  # in units of the logits' deviation, as in test_forward.py
 DEEP = 6  # layers
 
 
-def random_ids(n: int, seed: int, n_vocab: int = 259) -> list[int]:
-    return [int(token) for token in np.random.default_rng(seed).integers(0, n_vocab, n)]
-
-
 SHORT = [random_ids(1 + number % 3, number) for number in range(30)]
 LONG = random_ids(330, 1000)
 WIDE = {"n_embd": 256, "n_head": 4, "n_head_kv": 2, "head_size": 64, "n_ff": 256, "n_vocab": 301, "n_layer": 1}
 """A shape that types with blocks of 256 can have. One layer: with four times the width of test_forward.py's models
 there are four times as many roundings that can fall on the other side."""
-
-
-def rms(values: Array) -> float:
-    return float(np.sqrt(np.mean(np.square(values))))
-
-
-def worst(got: Array, want: Array) -> float:
-    return float(np.abs(got - want).max() / want.std())
 
 
 def core_logits(path: str, window: int | None = None) -> tuple[Array, list[Array]]:

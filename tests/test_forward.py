@@ -28,7 +28,7 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 import pytest
-from reference_forward import Array, Reference
+from reference_forward import Array, Reference, random_ids, rms, worst
 from tiny_gguf import MULTIPLIABLE, OMIT, Raw, VType, quantized, write_model
 
 import pantheon
@@ -75,10 +75,6 @@ FLOAT_SHAPES: dict[str, dict[str, Any]] = {
 # ---- Measuring
 
 
-def random_ids(n: int, seed: int, n_vocab: int = 259) -> list[int]:
-    return [int(token) for token in np.random.default_rng(seed).integers(0, n_vocab, n)]
-
-
 SHORT = [random_ids(1 + number % 3, number) for number in range(60)]
 LONG = random_ids(40, 1000)
 
@@ -87,15 +83,6 @@ def core_logits(path: str, prompts: Sequence[Sequence[int]], *, blas: bool = Fal
     """What the core computes: float64[T, V] for each prompt."""
     with pantheon.load(path, blas=blas, threads=2) as model:
         return [model.logits(ids).astype(np.float64) for ids in prompts]
-
-
-def rms(values: Array) -> float:
-    return float(np.sqrt(np.mean(np.square(values))))
-
-
-def worst(got: Array, want: Array) -> float:
-    """The largest difference in units of the logits' standard deviation."""
-    return float(np.abs(got - want).max() / want.std())
 
 
 def worsts(got: Sequence[Array], reference: Reference, prompts: Sequence[Sequence[int]]) -> npt.NDArray[np.float64]:

@@ -38,7 +38,7 @@ def spelled(tokenizer: pantheon.Tokenizer, ids: Any) -> str:
     return "".join(f"«{piece}»" if control else piece for piece, control in pieces)
 
 
-# ---- Style detection (the seed's five)
+# ---- Style detection
 
 FRAME = "{% for m in messages %}"
 
@@ -68,7 +68,7 @@ def test_detection_looks_for_a_styles_markers_and_form(template: str, style: str
     assert detect_style(template) == style
 
 
-# ---- Architectures (the seed's six)
+# ---- Architectures
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_styles_have_names_and_titles() -> None:
     assert all(name == style.name for name, style in STYLES.items())
 
 
-# ---- ChatML, Phi-3, Mistral, passthrough (the seed's eight), and the others
+# ---- ChatML, Phi-3, Mistral, passthrough, and the others
 
 
 @pytest.mark.parametrize(

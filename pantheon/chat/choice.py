@@ -253,7 +253,7 @@ def _named(tokenizer: Tokenizer, token: int) -> str:
     return f"{spelling(tokenizer, token)} ({token})"
 
 
-# ---- The functions of the seed ------------------------------------------------------------------------------------
+# ---- Single turns, for programs that keep the ids themselves ------------------------------------------------------
 
 
 def format_first(style: str | Style, tokenizer: Tokenizer, system: str | None, user: str) -> Ids:

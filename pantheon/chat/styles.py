@@ -95,7 +95,7 @@ STYLES: dict[str, Style] = {
             controls=("<|im_start|>", "<|im_end|>"),
             markers=("<|im_start|>", "<|im_end|>"),
         ),
-        Style(  # as the first models of the family and the seed have it: the space is behind the end of a reply
+        Style(  # as the first models of the family have it: the space is behind the end of a reply
             name="mistral",
             title="Mistral",
             roles={"user": ("[INST] ", " [/INST]"), "assistant": ("", EOS + " ")},
