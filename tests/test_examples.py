@@ -51,17 +51,14 @@ def chat_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).symlink_to(ROOT / name)
     (command,) = re.findall(r"^    cc (.* examples/chat\.c .*)$", README.read_text("utf-8"), re.MULTILINE)
     words = [sorted(folder.glob(word)) if "*" in word else [word] for word in command.split()]
-    compile_c(*(word for group in words for word in group), cwd=folder)
+    compile_c(*(word for group in words for word in group), "-save-temps=obj", cwd=folder)
     return folder / "chat"
 
 
 @pytest.fixture(scope="module")
-def core_objects(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The core compiled once, for the programs that are shown in documents."""
-    folder = tmp_path_factory.mktemp("core")
-    sources = [*(ROOT / "csrc").glob("*.c"), *(ROOT / "csrc" / "kernels").glob("*.c")]
-    compile_c("-O1", "-D_GNU_SOURCE", "-ffp-contract=off", "-pthread", f"-I{ROOT / 'csrc'}", "-c", *sources, cwd=folder)
-    return sorted(folder.glob("*.o"))
+def core_objects(chat_program: Path) -> list[Path]:
+    """The core as that command compiled it, for the programs that are shown in documents."""
+    return sorted(path for path in chat_program.parent.glob("*.o") if not path.name.endswith("chat.o"))
 
 
 def build_snippet(page: Path, objects: list[Path], folder: Path) -> Path:
