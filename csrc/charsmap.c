@@ -29,12 +29,26 @@ static uint32_t charsmap_load(const uint8_t *at) {
     return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
 }
 
+/* Texts end with a zero byte, the last one too. */
+static int charsmap_check_texts(const uint8_t *texts, size_t n) {
+    for (size_t at = 0; at < n;) {
+        const size_t len = (size_t)((const uint8_t *)memchr(texts + at, 0, n - at) - (texts + at));
+        if (len > CHARSMAP_MAX)
+            return pn_fail(PN_ERR_UNSUPPORTED,
+                           "tokenizer.ggml.precompiled_charsmap: a replacement has %zu bytes; at most %zu are allowed",
+                           len, CHARSMAP_MAX);
+        at += len + 1;
+    }
+    return PN_OK;
+}
+
 int charsmap_new(const uint8_t *blob, size_t len, charsmap **out) {
     *out = NULL;
     const size_t trie = len >= 4 ? charsmap_load(blob) : 0;
     if (trie < 4 || trie % 4 != 0 || trie > len - 4 || trie == len - 4 || blob[len - 1] != 0)
         return pn_fail(PN_ERR_METADATA,
                        "tokenizer.ggml.precompiled_charsmap: its %zu bytes are not a trie and the texts after it", len);
+    PN_TRY(charsmap_check_texts(blob + 4 + trie, len - 4 - trie));
     charsmap *const map = calloc(1, sizeof *map);
     if (map) {
         map->n_units = trie / 4;
@@ -73,7 +87,7 @@ static bool charsmap_value(const charsmap *map, size_t children, size_t *value) 
 
 size_t charsmap_match(const charsmap *map, const uint8_t *text, size_t len, const uint8_t **to, size_t *to_len) {
     size_t used = 0, children = charsmap_children(0, map->units[0]);
-    for (size_t i = 0; i < len; i++) {
+    for (size_t i = 0; i < size_min(len, CHARSMAP_MAX); i++) {
         const size_t at = children ^ text[i];
         if (at >= map->n_units || (map->units[at] & CHARSMAP_LABEL) != text[i]) break;
         children = charsmap_children(at, map->units[at]);

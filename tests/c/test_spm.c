@@ -178,6 +178,33 @@ static void test_charsmap_takes_the_longest_rule(void) {
     charsmap_free(map);
 }
 
+/* "a" leads to itself, with a value: without a bound every text of them would be one rule. */
+static void test_charsmap_walks_no_circle_to_the_end_of_the_text(void) {
+    static uint8_t blob[4 + 4 * 256 + 2], text[4 * CHARSMAP_MAX];
+    charsmap *map = NULL;
+    const uint8_t *to = NULL;
+    size_t n = 9;
+    blob[1] = 4; /* 1024 bytes of trie */
+    const uint32_t unit = (uint32_t)'a' << 10 | 1u << 8 | 'a';
+    for (size_t k = 0; k < 4; k++) blob[4 + 4 * 'a' + k] = (uint8_t)(unit >> 8 * k);
+    memset(text, 'a', sizeof text);
+    CHECK(charsmap_new(blob, sizeof blob, &map) == PN_OK);
+    CHECK(charsmap_match(map, text, sizeof text, &to, &n) == CHARSMAP_MAX && n == 0);
+    CHECK(charsmap_match(map, text, 7, &to, &n) == 7);
+    charsmap_free(map);
+}
+
+static void test_charsmap_refuses_long_replacements(void) {
+    static uint8_t blob[4 + 4 + CHARSMAP_MAX + 4];
+    charsmap *map = NULL;
+    blob[0] = 4;
+    memset(blob + 9, 'x', CHARSMAP_MAX);
+    CHECK(charsmap_new(blob, sizeof blob, &map) == PN_OK);
+    charsmap_free(map);
+    blob[9 + CHARSMAP_MAX] = 'x';
+    CHECK(charsmap_new(blob, sizeof blob, &map) == PN_ERR_UNSUPPORTED && map == NULL);
+}
+
 static void test_charsmap_of_any_bytes_stays_inside(void) {
     uint32_t state = 3;
     static uint8_t blob[5000];
@@ -214,6 +241,8 @@ int main(void) {
     RUN(test_spm_of_equal_texts_the_first_counts_and_infinite_scores_are_scores);
     RUN(test_spm_refuses_pieces_beyond_its_bounds);
     RUN(test_charsmap_takes_the_longest_rule);
+    RUN(test_charsmap_walks_no_circle_to_the_end_of_the_text);
+    RUN(test_charsmap_refuses_long_replacements);
     RUN(test_charsmap_of_any_bytes_stays_inside);
     return check_report();
 }
