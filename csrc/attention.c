@@ -96,8 +96,8 @@ static size_t visible_keys(const attend_job *job, size_t start, row_range rows, 
     return most;
 }
 
-/* The weighted values of a block that a window cuts. Rows of one token skip the same keys, and no two tokens the same
- * number of them. */
+/* The weighted values of a block that a window cuts. Rows of one token skip the same keys, those of the next
+ * one more. */
 static void attend_cut_values(const attend_job *job, const float *scores, const uint16_t *values, row_range rows,
                               const size_t *n_keys, const size_t *skip, float *out) {
     const size_t e8 = job->kv->e8;

@@ -97,12 +97,14 @@ static int bind_experts(binding *b, uint32_t layer, expert_slot slot, size_t *n_
     PN_TRY(find_tensor(b, merged.text, shape, &index));
     *n_bound += index >= 0;
     for (uint32_t expert = 0; expert < b->hp->n_expert; expert++) {
+        indices[expert] = index + 1;
+        if (index >= 0) continue;
         const tensor_name name = name_of(spec->each, layer, expert);
-        int64_t own = index;
-        if (index < 0) PN_TRY(find_tensor(b, name.text, spec->shape, &own));
+        int64_t own;
+        PN_TRY(find_tensor(b, name.text, spec->shape, &own));
         if (own < 0) return fail_missing(expert ? name.text : merged.text);
-        *n_bound += index < 0;
         indices[expert] = own + 1;
+        ++*n_bound;
     }
     return PN_OK;
 }

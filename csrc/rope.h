@@ -28,8 +28,8 @@ typedef struct rope_factors {
     const float *any, *long_context, *short_context;
 } rope_factors;
 
-/* Make the tables. Errors: CORRUPT (a factor out of range, or one of long and short without the other), MEMORY; then
- * rope_free is due, too. */
+/* Make the tables. Errors: CORRUPT (a factor out of range, or one of long and short without the other), UNSUPPORTED
+ * (factors for any length beside those two), MEMORY; then rope_free is due, too. */
 int rope_init(rope *r, const hparams *hp, const rope_factors *factors);
 void rope_free(rope *r);
 
