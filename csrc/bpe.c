@@ -2,8 +2,8 @@
  *
  * Does not cache words and does not take a piece that is a token as a whole for that token: the reference applies the
  * merges, and a vocabulary may hold tokens that no merges lead to.
- * A pair's merge is one number, rank << 32 | result, so that the smallest number is the next merge. Short pieces (most
- * words) are merged by looking for the smallest in an array, long ones with a heap and a linked list; both give the
+ * A pair's merge is one number, rank << 32 | result. The lowest rank comes first, of equal ones the leftmost pair. Short
+ * pieces (most words) are merged by looking for it in an array, long ones with a heap and a linked list; both give the
  * same tokens. */
 #include "bpe.h"
 
@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "common.h"
+#include "hash.h"
 #include "status.h"
 
 #define BPE_NONE    UINT64_MAX
@@ -59,10 +60,7 @@ void bpe_free(bpe *table) {
 
 /* The slot of a pair, or the empty one where it belongs. */
 static inline bpe_slot *bpe_slot_of(const bpe *table, uint64_t pair) {
-    uint64_t x = pair ^ table->seed;
-    x = (x ^ x >> 32) * UINT64_C(0xD6E8FEB86659FD93);
-    x = (x ^ x >> 29) * UINT64_C(0x9E3779B97F4A7C15);
-    size_t at = (size_t)(x >> 20) & table->mask;
+    size_t at = hash_slot(pair ^ table->seed, table->mask);
     while (table->slots[at].pair != pair && table->slots[at].pair != BPE_NONE) at = (at + 1) & table->mask;
     return &table->slots[at];
 }

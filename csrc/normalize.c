@@ -231,29 +231,6 @@ static int normalize_reserve_codes(normalize_scratch *scratch, size_t n) {
     return PN_OK;
 }
 
-static size_t normalize_put(uint32_t code, uint8_t *out) {
-    if (code < 0x80) {
-        out[0] = (uint8_t)code;
-        return 1;
-    }
-    if (code < 0x800) {
-        out[0] = (uint8_t)(0xC0 | code >> 6);
-        out[1] = (uint8_t)(0x80 | (code & 0x3F));
-        return 2;
-    }
-    if (code < 0x10000) {
-        out[0] = (uint8_t)(0xE0 | code >> 12);
-        out[1] = (uint8_t)(0x80 | (code >> 6 & 0x3F));
-        out[2] = (uint8_t)(0x80 | (code & 0x3F));
-        return 3;
-    }
-    out[0] = (uint8_t)(0xF0 | code >> 18);
-    out[1] = (uint8_t)(0x80 | (code >> 12 & 0x3F));
-    out[2] = (uint8_t)(0x80 | (code >> 6 & 0x3F));
-    out[3] = (uint8_t)(0x80 | (code & 0x3F));
-    return 4;
-}
-
 /* text[0, len), one stretch, in form C to out, which has NORMALIZE_GROWTH * len bytes; *n is how many it has. A stretch
  * holds no byte that begins nothing, but as its first. */
 static int normalize_stretch(normalize_scratch *scratch, const uint8_t *text, size_t len, uint8_t *out, size_t *n) {
@@ -268,7 +245,7 @@ static int normalize_stretch(normalize_scratch *scratch, const uint8_t *text, si
     }
     normalize_sort(scratch->codes, scratch->sorted, n_codes);
     n_codes = normalize_compose(scratch->codes, n_codes);
-    for (size_t i = 0; i < n_codes; i++) *n += normalize_put(scratch->codes[i], out + *n);
+    for (size_t i = 0; i < n_codes; i++) *n += unicode_encode(scratch->codes[i], out + *n);
     return PN_OK;
 }
 

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "common.h"
+#include "hash.h"
 #include "status.h"
 
 #define SPECIAL_NONE UINT32_MAX
@@ -34,10 +35,7 @@ struct special {
 
 /* Where the edge from a state by a byte is, or would be. */
 static size_t special_edge(const special *set, uint32_t state, uint8_t byte) {
-    uint64_t x = ((uint64_t)state << 8 | byte) ^ set->seed;
-    x = (x ^ x >> 32) * UINT64_C(0xD6E8FEB86659FD93);
-    x = (x ^ x >> 29) * UINT64_C(0x9E3779B97F4A7C15);
-    size_t at = (size_t)(x >> 20) & set->mask;
+    size_t at = hash_slot(((uint64_t)state << 8 | byte) ^ set->seed, set->mask);
     for (;; at = (at + 1) & set->mask) {
         const uint32_t to = set->edges[at];
         if (to == 0 || (set->states[to].parent == state && set->bytes[to] == byte)) return at;

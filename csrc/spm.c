@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "common.h"
+#include "hash.h"
 #include "pantheon.h"
 #include "status.h"
 #include "unicode.h"
@@ -54,11 +55,6 @@ typedef struct spm_builder {
     size_t n_merges, cap;
 } spm_builder;
 
-static uint64_t spm_mix(uint64_t x) {
-    x = (x ^ x >> 32) * UINT64_C(0xD6E8FEB86659FD93);
-    return (x ^ x >> 29) * UINT64_C(0x9E3779B97F4A7C15);
-}
-
 /* The character at text[0, len), len >= 1: how many bytes, and its code. */
 static inline size_t spm_step(const uint8_t *text, size_t len, uint32_t *code) {
     if (text[0] < 0x80) {
@@ -74,7 +70,7 @@ static inline size_t spm_step(const uint8_t *text, size_t len, uint32_t *code) {
 /* ---- Characters ---- */
 
 static spm_char *spm_char_slot(const spm *table, uint32_t code) {
-    size_t at = (size_t)(spm_mix(code ^ table->seed) >> 20) & table->char_mask;
+    size_t at = hash_slot(code ^ table->seed, table->char_mask);
     while (table->chars[at].code != code && table->chars[at].code != SPM_NONE) at = (at + 1) & table->char_mask;
     return &table->chars[at];
 }
@@ -100,20 +96,15 @@ static void spm_add_bare(spm *table, uint32_t code) {
 
 size_t spm_character(const spm *table, uint32_t symbol, uint8_t out[4]) {
     const uint32_t code = table->bare[symbol - table->n_ids];
-    if (code < 0x80 || code >= SPM_RAW_BYTE) {
-        out[0] = (uint8_t)code;
-        return 1;
-    }
-    const size_t len = code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
-    for (size_t i = len - 1; i > 0; i--) out[i] = (uint8_t)(0x80 | (code >> 6 * (len - 1 - i) & 0x3F));
-    out[0] = (uint8_t)((0xF00u >> len & 0xFF) | code >> 6 * (len - 1));
-    return len;
+    if (code < SPM_RAW_BYTE) return unicode_encode(code, out);
+    out[0] = (uint8_t)code;
+    return 1;
 }
 
 /* ---- Neighbours ---- */
 
 static inline size_t spm_join_bit(const spm *table, uint32_t left, uint32_t right) {
-    return (size_t)(spm_mix(((uint64_t)left << 32 | right) ^ table->seed) >> 20) & table->join_mask;
+    return hash_slot(((uint64_t)left << 32 | right) ^ table->seed, table->join_mask);
 }
 
 static inline bool spm_may_join(const spm *table, uint32_t left, uint32_t right) {
@@ -124,15 +115,7 @@ static inline bool spm_may_join(const spm *table, uint32_t left, uint32_t right)
 /* ---- Building: the index of texts ---- */
 
 static size_t spm_place(const spm_builder *b, const uint8_t *text, size_t len) {
-    uint64_t x = b->table->seed ^ len;
-    for (size_t at = 0; at < len; at += 8) {
-        uint64_t word = 0;
-        memcpy(&word, text + at, size_min(8, len - at));
-        x = (x ^ word) * UINT64_C(0xD6E8FEB86659FD93);
-        x ^= x >> 32;
-    }
-    size_t at = (size_t)(spm_mix(x) >> 20) & b->mask;
-    for (;; at = (at + 1) & b->mask) {
+    for (size_t at = hash_bytes_slot(b->table->seed, text, len, b->mask);; at = (at + 1) & b->mask) {
         const uint32_t place = b->places[at];
         if (place == SPM_NONE || (b->pieces[place].len == len && memcmp(b->pieces[place].text, text, len) == 0))
             return at;

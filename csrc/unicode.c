@@ -42,6 +42,29 @@ size_t unicode_decode(const uint8_t *text, size_t len, uint32_t *code) {
     return lead.n;
 }
 
+size_t unicode_encode(uint32_t code, uint8_t out[4]) {
+    if (code < 0x80) {
+        out[0] = (uint8_t)code;
+        return 1;
+    }
+    if (code < 0x800) {
+        out[0] = (uint8_t)(0xC0 | code >> 6);
+        out[1] = (uint8_t)(0x80 | (code & 0x3F));
+        return 2;
+    }
+    if (code < 0x10000) {
+        out[0] = (uint8_t)(0xE0 | code >> 12);
+        out[1] = (uint8_t)(0x80 | (code >> 6 & 0x3F));
+        out[2] = (uint8_t)(0x80 | (code & 0x3F));
+        return 3;
+    }
+    out[0] = (uint8_t)(0xF0 | code >> 18);
+    out[1] = (uint8_t)(0x80 | (code >> 12 & 0x3F));
+    out[2] = (uint8_t)(0x80 | (code >> 6 & 0x3F));
+    out[3] = (uint8_t)(0x80 | (code & 0x3F));
+    return 4;
+}
+
 uint8_t unicode_props(uint32_t code) {
     if (code > 0x10FFFF) return UNICODE_OTHER;
     return UNICODE_BLOCKS[(size_t)UNICODE_INDEX[code >> 7] * 128 + (code & 127)];

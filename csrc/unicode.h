@@ -57,6 +57,8 @@ typedef enum unicode_category {
 
 /* Bytes of the well-formed character at text[0, len), len >= 1, and its code point; 0 if none begins there. */
 size_t unicode_decode(const uint8_t *text, size_t len, uint32_t *code);
+/* The inverse, for a code point that is no surrogate: 1 to 4 bytes to out; returns how many. */
+size_t unicode_encode(uint32_t code, uint8_t out[4]);
 /* Properties of a code point; those of an unassigned one above U+10FFFF. */
 uint8_t unicode_props(uint32_t code);
 /* Properties of the code points below 128. */

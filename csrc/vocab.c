@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "common.h"
+#include "hash.h"
 #include "status.h"
 #include "unicode.h"
 
@@ -129,15 +130,7 @@ vocab_text vocab_bytes(const vocab *v, uint32_t id) {
 
 /* Where a spelling of an ordinary or other token is in the index, or would be. */
 static size_t vocab_slot(const vocab_index *index, vocab_text text, bool ordinary) {
-    uint64_t x = index->seed ^ (uint64_t)text.len << 1 ^ ordinary;
-    for (size_t at = 0; at < text.len; at += 8) {
-        uint64_t word = 0;
-        memcpy(&word, text.at + at, size_min(8, text.len - at));
-        x = (x ^ word) * UINT64_C(0xD6E8FEB86659FD93);
-        x ^= x >> 32;
-    }
-    x = (x ^ x >> 29) * UINT64_C(0x9E3779B97F4A7C15);
-    size_t at = (size_t)(x >> 20) & index->mask;
+    size_t at = hash_bytes_slot(ordinary ? index->seed : ~index->seed, text.at, text.len, index->mask);
     for (;; at = (at + 1) & index->mask) {
         const uint32_t id = index->ids[at];
         if (id == VOCAB_NONE) return at;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common.h"
+#include "hash.h"
 #include "status.h"
 
 struct vocab_whole {
@@ -18,16 +19,8 @@ struct vocab_whole {
 
 /* Where the bytes are in the table, or would be. */
 static size_t vocab_whole_slot(const vocab_whole *table, const uint8_t *bytes, size_t len) {
-    uint64_t x = table->seed ^ (uint64_t)len;
-    for (size_t at = 0; at < len; at += 8) {
-        uint64_t word = 0;
-        memcpy(&word, bytes + at, size_min(8, len - at));
-        x = (x ^ word) * UINT64_C(0xD6E8FEB86659FD93);
-        x ^= x >> 32;
-    }
-    x = (x ^ x >> 29) * UINT64_C(0x9E3779B97F4A7C15);
     const vocab *const v = table->vocab;
-    for (size_t at = (size_t)(x >> 20) & table->mask;; at = (at + 1) & table->mask) {
+    for (size_t at = hash_bytes_slot(table->seed, bytes, len, table->mask);; at = (at + 1) & table->mask) {
         const uint32_t id = table->ids[at];
         if (id == VOCAB_NONE) return at;
         if (v->offsets[id + 1] - v->offsets[id] == len && memcmp(v->bytes + v->offsets[id], bytes, len) == 0) return at;

@@ -386,7 +386,8 @@ REFUSED = {
     "a flag that is none": ({"add_space_prefix": 1}, "add_space_prefix"),
     "a map of characters that is too short": ({"precompiled_charsmap": b"\x08\x00\x00\x00abcd"}, "charsmap"),
     "a map of characters with a replacement of 257 bytes": (
-        {"precompiled_charsmap": b"\x04\x00\x00\x00" + bytes(4) + b"x" * 257 + b"\0"}, "a replacement has 257 bytes",
+        {"precompiled_charsmap": b"\x04\x00\x00\x00" + bytes(4) + b"x" * 257 + b"\0"},
+        "a replacement has 257 bytes",
     ),
     "a map of characters of another type": ({"precompiled_charsmap": [0.5]}, "wanted u8"),
     "a piece of 1025 bytes": ({"tokens": ["a", "b" * 1025]}, "token 1 has 1025 bytes"),

@@ -30,6 +30,7 @@ C_RANKS: list[tuple[int, str, str]] = [
     (1, "map unicode unicode_tables normalize_tables", "a path to bytes; bytes to characters"),
     (1, "lookup pace", "the last ids' earlier places, a guess; whether it is worth a try"),
     (1, "dtype_blocks dtype_rows", "what a block of each element type is; the functions behind their table"),
+    (1, "hash", "where numbers and bytes belong in a hash table"),
     (2, "dtype dtype_float dtype_block32 dtype_k dtype_k_write", "the table of element types; rows to floats and back"),
     (2, "sniff", "what a file is that is not GGUF"),
     (2, "normalize pretokenize_stages", "text to normalization form C; what splitters share"),
