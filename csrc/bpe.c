@@ -2,9 +2,9 @@
  *
  * Does not cache words and does not take a piece that is a token as a whole for that token: the reference applies the
  * merges, and a vocabulary may hold tokens that no merges lead to.
- * A pair's merge is one number, rank << 32 | result. The lowest rank comes first, of equal ones the leftmost pair. Short
- * pieces (most words) are merged by looking for it in an array, long ones with a heap and a linked list; both give the
- * same tokens. */
+ * A pair's merge is one number, rank << 32 | result. The lowest rank comes first, of equal ones the leftmost pair.
+ * Short pieces (most words) are merged by looking for it in an array, long ones with a heap and a linked list; both
+ * give the same tokens. */
 #include "bpe.h"
 
 #include <stdbool.h>

@@ -9,13 +9,6 @@
 
 #include <time.h>
 
-enum {
-    /* Half of all that rounding activations to 8 bits costs (Kullback-Leibler divergence from a float64 evaluation)
-     * comes from the inputs of queries, keys and values, a sixth of the products: those get 16 bits, as two planes of
-     * 8. */
-    QKV_PLANES = 2,
-};
-
 /* One token of a batch. */
 typedef struct row {
     pn_state *state;

@@ -21,7 +21,8 @@ void binding_free(binding *b);
 /* Make the layers, empty but for what sets them apart. MEMORY, METADATA, UNSUPPORTED. */
 int model_make_layers(pn_model *model, const pn_gguf *gguf);
 /* Read and pack all that is bound into the model, on all threads if `pool` (entered) is not NULL. Errors: CORRUPT,
- * METADATA, UNSUPPORTED, MEMORY, CANCELLED (by the progress callback of params); what is in the model then is the model's. */
+ * METADATA, UNSUPPORTED, MEMORY, CANCELLED (by the progress callback of params); what is in the model then is the
+ * model's. */
 int model_load_weights(pn_model *model, const binding *b, const pn_load_params *params, threads *pool);
 /* Free what a layer owns. */
 void model_free_layer(layer_weights *w);

@@ -51,9 +51,18 @@ static int reserve_tokens(scratch *s, const scratch_shape *shape, size_t n_token
         float **row;
         size_t width;
     } rows[] = {
-        { &s->x, s->ld_d },           { &s->h, s->ld_d },         { &s->q, 2 * s->ld_q },   { &s->o, s->ld_q },
-        { &s->k, 2 * s->ld_k },       { &s->v, 2 * s->ld_k },     { &s->gate, s->ld_f },    { &s->up, s->ld_f },
-        { &s->cosine, shape->r / 2 }, { &s->sine, shape->r / 2 }, { &s->member, expert_d }, { &s->sum, expert_d },
+        { &s->x, s->ld_d },
+        { &s->h, s->ld_d },
+        { &s->q, QKV_PLANES * s->ld_q },
+        { &s->k, QKV_PLANES * s->ld_k },
+        { &s->v, QKV_PLANES * s->ld_k },
+        { &s->o, s->ld_q },
+        { &s->gate, s->ld_f },
+        { &s->up, s->ld_f },
+        { &s->cosine, shape->r / 2 },
+        { &s->sine, shape->r / 2 },
+        { &s->member, expert_d },
+        { &s->sum, expert_d },
         { &s->shares, s->ld_x },
     };
     size_t total = 0;
@@ -90,7 +99,7 @@ bool scratch_reserve_partials(scratch *s, size_t n) {
 }
 
 static int scratch_reserve(scratch *s, const scratch_shape *shape, size_t n_tokens, size_t n_logits) {
-    const size_t widest = size_max(size_max(2 * shape->d, shape->q), shape->f); /* two planes of D */
+    const size_t widest = size_max(size_max(QKV_PLANES * shape->d, shape->q), shape->f);
     PN_TRY(reserve_tokens(s, shape, n_tokens));
     PN_TRY(reserve_logits(s, shape, n_logits));
     return act_reserve(&s->activations, size_max(s->n_tokens, s->n_logits), widest);

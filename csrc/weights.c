@@ -1,7 +1,7 @@
 /* weights.c - matrices of a file in, all of them packed in one block of memory out.                       (rank 6)
  *
- * Does not know what the matrices mean, nor how they are packed (matmul_pack.c). The block is cut into spans that stay in a
- * core's cache, and threads take span after span: each has the pages of its span made, and fills them. */
+ * Does not know what the matrices mean, nor how they are packed (matmul_pack.c). The block is cut into spans that stay
+ * in a core's cache, and threads take span after span: each has the pages of its span made, and fills them. */
 #include "weights.h"
 
 #include "map.h"

@@ -28,8 +28,9 @@ def load(path: str) -> Any:
     return ffi.gc(pointer, lib.pn_free)
 
 
-def new_state(model: Any) -> Any:
-    return ffi.gc(lib.pn_state_new(model), lib.pn_state_free)
+def new_state(model: Any, window: int = 0) -> Any:
+    state = lib.pn_state_new_window(model, window) if window else lib.pn_state_new(model)
+    return ffi.gc(state, lib.pn_state_free)
 
 
 def last_error() -> str:
@@ -177,22 +178,31 @@ def test_max_tokens_zero_evaluates_the_prompt_and_a_stream_without_tokens_goes_o
     assert (result, ids + more) == (7, expected)
 
 
-def test_a_reply_ends_cleanly_when_the_context_is_full(tmp_path: Path) -> None:
-    small = load(write_model(tmp_path / "small.gguf", n_ctx=32))
+@pytest.mark.parametrize(("n_ctx", "window"), [(32, 0), (64, 32)])
+def test_a_reply_ends_cleanly_when_the_context_or_window_is_full(tmp_path: Path, n_ctx: int, window: int) -> None:
+    small = load(write_model(tmp_path / "small.gguf", n_ctx=n_ctx))
     params = make_params(NO_STOP)
     for n_prompt in (1, 30, 31, 32):
         prompt = [70 + i for i in range(n_prompt)]
-        state = new_state(small)
+        state = new_state(small, window)
         result, ids, _ = stream(small, state, prompt, 100, params)
         assert result == 32 - n_prompt + 1  # the last token needs no room
         assert held(state) == prompt + ids[:-1]
         assert len(held(state)) == 32
-        state = new_state(small)
+        state = new_state(small, window)
         assert stream(small, state, prompt, result, params)[1] == ids  # prompt + max_tokens - 1 fits with equality
-    state = new_state(small)
+    state = new_state(small, window)
     assert stream(small, state, [70] * 33, 5, params)[:2] == (-1, [])
     assert lib.pn_last_status() == lib.PN_ERR_CONTEXT
     assert held(state) == []
+
+
+def test_a_window_beyond_the_context_is_refused(tmp_path: Path) -> None:
+    small = load(write_model(tmp_path / "small.gguf", n_ctx=32))
+    assert lib.pn_state_window(new_state(small)) == lib.pn_state_window(new_state(small, 32)) == 32
+    assert lib.pn_state_new_window(small, 33) == ffi.NULL
+    assert lib.pn_last_status() == lib.PN_ERR_ARGUMENT
+    assert "33 tokens" in last_error()
 
 
 def test_a_cancel_from_another_thread_ends_the_stream_and_the_state_goes_on_as_if_nothing_happened(model: Any) -> None:
