@@ -70,9 +70,11 @@ class ChatFormat:
         tools: Sequence[Any] | None = None,
         fold_system: bool = False,
         merge_roles: bool = False,
+        start: int = 0,
     ) -> Prompt:
         """What the model reads for this conversation, ready for the assistant to write if generation_prompt.
 
+        start: the turns before this index are left out, but for system texts; all indices stay those in `turns`.
         Raises ChatTemplateError, with `index` and `sentence`, where the template refuses a message, and where it prints
         nothing at all; ArgumentError for tools that are no list.
         """
@@ -83,6 +85,7 @@ class ChatFormat:
             tools=tools,
             fold_system=fold_system,
             merge_roles=merge_roles,
+            start=start,
         )
         prompt = encode_prompt(self.controls, segments)
         if turns and not prompt.ids:
@@ -98,11 +101,13 @@ class ChatFormat:
         tools: Sequence[Any] | None = None,
         fold_system: bool = False,
         merge_roles: bool = False,
+        start: int = 0,
     ) -> list[Segment]:
         """The prompt before it is encoded."""
         if tools is not None and not isinstance(tools, (list, tuple)):
             raise ArgumentError(f"tools must be a list, got {type(tools).__name__}")
-        groups = arrange(turns, fold_system=fold_system and not self.takes_system, merge_roles=merge_roles)
+        fold_system = fold_system and not self.takes_system
+        groups = arrange(turns, fold_system=fold_system, merge_roles=merge_roles, start=start)
         messages = [_message(turns, group) for group in groups]
         try:
             written = self._write(messages, now, generation_prompt, tools)
@@ -173,13 +178,15 @@ class Group:
     turns: list[int] = field(default_factory=list)
 
 
-def arrange(turns: Sequence[Turn], *, fold_system: bool, merge_roles: bool) -> list[Group]:
+def arrange(turns: Sequence[Turn], *, fold_system: bool, merge_roles: bool, start: int = 0) -> list[Group]:
     """Each turn a message of its own, unless the caller wants system texts in front of the user's next message, or
-    neighbours of one role as one message."""
+    neighbours of one role as one message. Turns before `start` that are no system texts are passed over."""
     groups: list[Group] = []
     waiting: list[int] = []
     for index, turn in enumerate(turns):
         role = turn.message.role
+        if index < start and role != "system":
+            continue
         if fold_system and role == "system":
             waiting.append(index)
             continue

@@ -2,8 +2,9 @@
 
 Rank 4: imports errors, the engine, and its siblings in chat/.
 
-How a turn runs: the whole conversation is written by the model's template and becomes one list of ids, in which the
-model's own replies stay the ids that it sampled, as long as the template writes them as they were. The longest common
+How a turn runs: the conversation, but for old turns that the window has no room for (window.py), is written by the
+model's template and becomes one list of ids, in which the model's own replies stay the ids that it sampled, as long as
+the template writes them as they were. Reading (reading.py) shows that very list. The longest common
 prefix of that list and of what the state holds is kept, the rest is evaluated. Nothing else is remembered about the
 state, so a cancelled, cut or failed reply needs no repair: the next turn compares again.
 """
@@ -22,10 +23,12 @@ from pantheon._gate import OneAtATime
 from pantheon.chat.choice import make_format
 from pantheon.chat.format import ChatFormat
 from pantheon.chat.messages import Message, Turn, as_messages, check_plain
+from pantheon.chat.reading import Reading
 from pantheon.chat.segments import Prompt
+from pantheon.chat.window import Dropped, Fitted, Policy, check_policy, fit
 from pantheon.engine.generate import Job, Record, Reply, ReplyStream, generate
 from pantheon.engine.sampling import SamplingParams, check_integer, check_speculate
-from pantheon.errors import ArgumentError, BusyError, ClosedError, ContextError
+from pantheon.errors import ArgumentError, BusyError, ClosedError
 
 if TYPE_CHECKING:
     from pantheon.engine.model import Model
@@ -48,6 +51,8 @@ class Chat:
         messages: Iterable[Message | Mapping[str, Any]] = (),
         window: int | None = None,
         reply_limit: int = 128,
+        policy: Policy = "drop_oldest",
+        fraction: float = 0.5,
         template: str | None = None,
         now: datetime | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
@@ -59,7 +64,11 @@ class Chat:
         system: the system text; None leaves it to the model's template, which may insert one of its own.
         messages: what was said before, as Message or {"role": ..., "content": ...}.
         window: the most tokens of prompt and reply together; None: the model's context length.
-        reply_limit: max_tokens of a reply where the call does not say.
+        reply_limit: max_tokens of a reply where the call does not say; so many tokens are kept free for it.
+        policy: what is done when prompt and reply do not fit into the window. "drop_oldest": the oldest exchanges (a
+        user's message and all up to the next) are left out, as few as will do, and stay out. "drop_to_fraction": more
+        at once, until the prompt fits into `fraction` of the room for it. "error": ContextError. System texts and the
+        last exchange always stay, and nothing inside a message is ever cut.
         template: None follows the model's own template. Else the name of a style ("chatml", "mistral", "phi3", ... see
         pantheon.chat.STYLES), the text of a Jinja template, or the path of a file with one.
         now: freezes the clock of templates that print the date, so that the prompt's beginning stays the same.
@@ -75,6 +84,7 @@ class Chat:
             given = (Message("system", system), *given)
         self._window = _check_window(window, model.context_length)
         self._reply_limit = check_integer("reply_limit", reply_limit, 1, 2**31 - 1)
+        self._policy, self._fraction = check_policy(policy, fraction)
         self._now = now or datetime.now()
         check_plain("tools", tools)
         self._options: dict[str, Any] = {"tools": tools, "fold_system": fold_system, "merge_roles": merge_roles}
@@ -82,6 +92,8 @@ class Chat:
         self._format = format_of(model, template, self._now)
         self._first_turns: Turns = tuple(Turn(message) for message in given if message.role == "system")[:1]
         self._turns: Turns = tuple(Turn(message) for message in given)
+        self._dropped: tuple[Dropped, ...] = ()  # of them, what was left out and stays out
+        self._reading: Reading | None = None
         self._state = model.state(self._window)
         self._running = OneAtATime(
             BusyError, "this chat is in the middle of a reply; finish or close its stream, or cancel() it, first"
@@ -103,14 +115,15 @@ class Chat:
         max_tokens: at least 1; None: reply_limit. progress: called with the fraction of the prompt read. speculate: as
         in Model.stream(). sampling: the fields of SamplingParams; without any the reply is greedy.
         Raises ContextError (with prompt_tokens, reply_limit, window) if prompt and reply do not fit into the window,
-        ChatTemplateError if the template refuses, BusyError while another reply is running.
+        even without the turns that may be left out; ChatTemplateError if the template refuses; BusyError while another
+        reply is running.
         """
         self._running.check()
         params = SamplingParams(**sampling)
         params.check_vocab(self._model.n_vocab)
         limit = check_integer("max_tokens", self._reply_limit if max_tokens is None else max_tokens, 1, 2**31 - 1)
         user = Turn(Message("user", text))
-        ids = self._prompt((*self._turns, user), limit)
+        fitted = self._fit((*self._turns, user), limit)
         job = Job(
             tokenizer=self._model.tokenizer,
             params=params,
@@ -121,7 +134,7 @@ class Chat:
             speculate=check_speculate(speculate),
         )
         record = Record(job)
-        return ReplyStream(_reply(self, user, self._turns, ids, record), record)
+        return ReplyStream(_reply(self, user, self._turns, fitted, record), record)
 
     def send(
         self,
@@ -144,7 +157,7 @@ class Chat:
     def clear(self) -> None:
         """Forget everything but the system text."""
         with self._running.hold():
-            self._turns = self._first_turns
+            self._turns, self._dropped, self._reading = self._first_turns, (), None
             self._state.reset()
 
     # ---- looking
@@ -187,6 +200,16 @@ class Chat:
         """max_tokens of a reply where the call does not say."""
         return self._reply_limit
 
+    @property
+    def policy(self) -> str:
+        """What is done when prompt and reply do not fit: "drop_oldest", "drop_to_fraction" or "error"."""
+        return self._policy
+
+    @property
+    def reading(self) -> Reading | None:
+        """What the model read in the last turn, or is reading now; None before the first, and after clear()."""
+        return self._reading
+
     def count(self, messages: Iterable[Message | Mapping[str, Any]] | None = None) -> int:
         """How many tokens the prompt for a reply to these messages has; None: to this conversation's.
 
@@ -197,35 +220,42 @@ class Chat:
 
     # ---- inside
 
-    def _write(self, turns: Turns) -> Prompt:
-        return self._format.prompt(turns, self._now, **self._options)
+    def _write(self, turns: Turns, start: int = 0) -> Prompt:
+        """The prompt for these turns, without those before `start` but for system texts."""
+        return self._format.prompt(turns, self._now, start=start, **self._options)
 
-    def _prompt(self, turns: Turns, limit: int) -> _native.IdBuffer:
-        """The ids of the prompt, or ContextError. Legal is prompt + limit <= window: the last token needs no slot."""
-        ids = self._write(turns).ids
-        if len(ids) + limit > self._window:
-            raise ContextError(
-                f"a prompt of {len(ids)} tokens and a reply of up to {limit} do not fit into the window of "
-                f"{self._window}; shorten the message, clear the chat, or lower max_tokens",
-                prompt_tokens=len(ids),
-                reply_limit=limit,
-                window=self._window,
-            )
-        return ids
+    def _fit(self, turns: Turns, limit: int) -> Fitted:
+        """The prompt for a reply of at most `limit` tokens, with what was left out for it, or ContextError.
 
-    def _keep_prefix(self, ids: _native.IdBuffer) -> int:
-        """Cut the state back to what it shares with ids, leaving at least one id to evaluate; how many it shares."""
-        held = self._state.token_buffer()
+        It changes nothing: what it leaves out stays out once _commit() has it.
+        """
+        return fit(
+            turns,
+            lambda start: self._write(turns, start),
+            reserve=limit,
+            window=self._window,
+            policy=self._policy,
+            fraction=self._fraction,
+            before=self._dropped,
+        )
+
+    def _keep_prefix(self, fitted: Fitted) -> int:
+        """Cut the state back to what it shares with the prompt, leaving at least one id to evaluate; how many it
+        shares. From here on the reading is that of this prompt."""
+        held, ids = self._state.token_buffer(), fitted.prompt.ids
         shared = shared_prefix(held, ids[:-1])
         if shared < len(held):
             self._state.rewind(shared)
+        before = self._reading.fitted if self._reading else None
+        self._reading = Reading(fitted=fitted, chat_format=self._format, reused=shared, held=held, before=before)
         return shared
 
-    def _commit(self, user: Turn, record: Record) -> None:
+    def _commit(self, user: Turn, record: Record, fitted: Fitted) -> None:
         """Add the turn to the conversation: whole, cut, or not at all if nothing was said."""
         reply = record.finish()
         if reply.tokens or reply.finish_reason == "stop":
             self._turns = (*self._turns, user, Turn(Message("assistant", reply.text), reply.tokens))
+            self._dropped = fitted.dropped
 
     # ---- the end
 
@@ -253,19 +283,19 @@ class Chat:
         return f"<pantheon.Chat: {self.style}, {len(self._turns)} messages>"
 
 
-def _reply(chat: Chat, user: Turn, seen: Turns, ids: _native.IdBuffer, record: Record) -> Generator[str, None, None]:
+def _reply(chat: Chat, user: Turn, seen: Turns, fitted: Fitted, record: Record) -> Generator[str, None, None]:
     """The generator behind Chat.stream(). Nothing happens before the first piece is asked for."""
     chat._running.check()
     chat._state.clear_cancel()  # before the reply counts as running: what is asked for from there on is meant for it
     with chat._running.hold():
         if chat._turns is not seen:  # something was said between stream() and its first piece
-            ids = chat._prompt((*chat._turns, user), record.job.limit)
-        shared = chat._keep_prefix(ids)
+            fitted = chat._fit((*chat._turns, user), record.job.limit)
+        ids, shared = fitted.prompt.ids, chat._keep_prefix(fitted)
         record.prompt_tokens, record.reused_tokens = len(ids), shared
         try:
             yield from generate(chat._state, ids[shared:], record)
         finally:
-            chat._commit(user, record)
+            chat._commit(user, record, fitted)
 
 
 def _check_window(window: int | None, context_length: int) -> int:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from pantheon.chat.messages import Message
     from pantheon.chat.session import Chat
+    from pantheon.chat.window import Policy
 
 logger = logging.getLogger("pantheon")
 
@@ -290,6 +291,8 @@ class Model:
         messages: Iterable[Message | Mapping[str, Any]] = (),
         window: int | None = None,
         reply_limit: int = 128,
+        policy: Policy = "drop_oldest",
+        fraction: float = 0.5,
         template: str | None = None,
         now: datetime | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
@@ -305,6 +308,8 @@ class Model:
             messages=messages,
             window=window,
             reply_limit=reply_limit,
+            policy=policy,
+            fraction=fraction,
             template=template,
             now=now,
             tools=tools,
