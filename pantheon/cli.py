@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "smollm2"
 DEFAULT_MAX_TOKENS = 128
+_POLICIES = ("drop_oldest", "drop_to_fraction", "error")
+_READ_FORMS = ("view", "text", "ids", "tokens", "json", "python")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Options = dict[str, Any]
@@ -229,6 +231,14 @@ def _complete(name: str, prompt: str | bytes, options: Options) -> int:
     return repl.EXIT_DONE
 
 
+def _read_file(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"{path!r} cannot be read: {error}") from None
+
+
 def _read_text(text: str | None) -> bytes:
     """An argument as bytes (also where it is no UTF-8), or stdin to its end."""
     if text is not None and text != "-":
@@ -330,6 +340,35 @@ def tokenize(model: str, text: str | None, special: bool, bos: bool, ids: bool) 
             for token in tokens:
                 click.echo(f"{token}\t{_visible(tokenizer.piece(token))}")
     repl.note(f"{len(tokens)} tokens")
+
+
+@root.command()
+@click.argument("model", default=DEFAULT_MODEL)
+@click.option("--messages", "source", metavar="FILE", required=True, help="JSON: a list of messages; - reads stdin.")
+@_with(_TEMPLATE, _FOLD_SYSTEM, _WINDOW)
+@click.option("--reply-limit", type=click.IntRange(1), default=DEFAULT_MAX_TOKENS, show_default=True, help="Kept free.")
+@click.option(
+    "--policy", type=click.Choice(_POLICIES), default=_POLICIES[0], show_default=True, help="If it is too long."
+)
+@click.option("--format", "form", type=click.Choice(_READ_FORMS), default="view", show_default=True)
+def read(model: str, source: str, form: str, template: str | None, fold_system: bool, **how: Any) -> None:
+    """Show what the model would read for a reply to these messages. The weights are not read."""
+    from pantheon.chat.reader import Reader, messages_from
+    from pantheon.chat.view import written
+
+    messages, tools = messages_from(_read_text("-") if source == "-" else _read_file(source))
+    with Reader(model, template=template, tools=tools, fold_system=fold_system) as reader:
+        reading = reader.read(messages, **how)
+        on_terminal = sys.stdout.isatty()
+        if form == "view" and on_terminal:
+            with _console() as console:
+                console.print(reading, soft_wrap=True)
+        else:
+            text = written(reading, form)
+            sys.stdout.write((repl.harmless(text) if on_terminal else text) + "\n")
+    if form != "view":
+        for line in (f"{len(reading)} tokens", *reading.left_out):
+            repl.note(line)
 
 
 @root.command()

@@ -107,15 +107,22 @@ def special_id(tokenizer: Tokenizer, text: str) -> int:
     return token
 
 
+_REMEMBERED = 1_000_000
+"""Characters of texts whose ids are remembered, for each format."""
+
+
 class ControlTokens:
     """The control and user-defined tokens of one vocabulary, as they stand in the texts of one template.
 
-    A template says the same few texts again and again, so what is found is remembered.
+    A template says the same few texts again and again, and a conversation the same messages, so what is found in a
+    text, and its ids, are remembered.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self._found: dict[str, tuple[Segment, ...]] = {}
+        self._encoded: dict[tuple[str, int | None], IdBuffer] = {}
+        self._room = _REMEMBERED
 
     def split(self, text: str) -> tuple[Segment, ...]:
         """A text of the template in Specials and Texts: leftmost first, of those the longest, as the tokenizer says."""
@@ -125,6 +132,19 @@ class ControlTokens:
             if len(self._found) < 1000 and len(text) < 10_000:
                 self._found[text] = found
         return found
+
+    def encode(self, text: str, previous: int | None) -> IdBuffer:
+        """The ids of a text that follows the token `previous` (None: it begins). Not to be changed."""
+        key = (text, previous)
+        ids = self._encoded.get(key)
+        if ids is None:
+            ids = self.tokenizer.encode_buffer(text, after=previous)
+            if len(text) > self._room:
+                self._encoded, self._room = {}, _REMEMBERED  # another thread may still read the one that was
+            if len(text) <= _REMEMBERED // 10:
+                self._encoded[key] = ids
+                self._room -= len(text) + 100
+        return ids
 
     def _find(self, text: str) -> Iterable[Segment]:
         at = 0
@@ -222,11 +242,6 @@ def encode_prompt(controls: ControlTokens, segments: Iterable[Segment]) -> Promp
             while at < len(pieces) and isinstance(following := pieces[at], Text):
                 texts.append(following.text)
                 at += 1
-            ids.extend(_encode_after(tokenizer, "".join(texts), ids[-1] if ids else None))
+            ids.extend(controls.encode("".join(texts), ids[-1] if ids else None))
         spans.append(Span(slice(start, at), slice(begun, len(ids))))
     return Prompt(tuple(pieces), ids, tuple(spans))
-
-
-def _encode_after(tokenizer: Tokenizer, text: str, previous: int | None) -> IdBuffer:
-    """The ids of a text that follows the token `previous` (None: it begins)."""
-    return tokenizer.encode_buffer(text, after=previous)

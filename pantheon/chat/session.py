@@ -94,7 +94,7 @@ class Chat:
         self._turns: Turns = tuple(Turn(message) for message in given)
         self._dropped: tuple[Dropped, ...] = ()  # of them, what was left out and stays out
         self._reading: Reading | None = None
-        self._state = model.state(self._window)
+        self._state = model.state(_state_window(model, self._window))
         self._running = OneAtATime(
             BusyError, "this chat is in the middle of a reply; finish or close its stream, or cancel() it, first"
         )
@@ -192,8 +192,21 @@ class Chat:
 
     @property
     def window(self) -> int:
-        """The most tokens of prompt and reply together."""
+        """The most tokens of prompt and reply together. It can be set to another number, or to None for the model's
+        context length: a larger one starts anew with the whole conversation. BusyError while a reply is running."""
         return self._window
+
+    @window.setter
+    def window(self, window: int | None) -> None:
+        with self._running.hold():
+            tokens = _check_window(window, self._model.context_length)
+            needed = _state_window(self._model, tokens)
+            if needed != self._state.window:
+                before, self._state = self._state, self._model.state(needed)
+                before.close()
+            if tokens > self._window:
+                self._dropped = ()
+            self._window = tokens
 
     @property
     def reply_limit(self) -> int:
@@ -288,7 +301,7 @@ def _reply(chat: Chat, user: Turn, seen: Turns, fitted: Fitted, record: Record) 
     chat._running.check()
     chat._state.clear_cancel()  # before the reply counts as running: what is asked for from there on is meant for it
     with chat._running.hold():
-        if chat._turns is not seen:  # something was said between stream() and its first piece
+        if chat._turns is not seen or chat._window != fitted.window:  # not as it was when stream() was called
             fitted = chat._fit((*chat._turns, user), record.job.limit)
         ids, shared = fitted.prompt.ids, chat._keep_prefix(fitted)
         record.prompt_tokens, record.reused_tokens = len(ids), shared
@@ -305,6 +318,15 @@ def _check_window(window: int | None, context_length: int) -> int:
     if window > context_length:
         raise ArgumentError(f"window must be at most the model's context length of {context_length}, got {window}")
     return window
+
+
+def _state_window(model: Model, window: int) -> int:
+    """The largest window whose logits are those of this one: the memory of a state grows with its tokens, not with its
+    window, and only models with two sets of rotary factors take them by the window."""
+    original = model.metadata.get(f"{model.architecture}.rope.scaling.original_context_length")
+    if isinstance(original, int) and window <= original:
+        return min(original, model.context_length)
+    return model.context_length
 
 
 def format_of(model: Model, template: str | None = None, now: datetime | None = None) -> ChatFormat:

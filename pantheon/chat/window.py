@@ -59,6 +59,8 @@ class Fitted:
     """Tokens that are kept free for the reply."""
     window: int
     policy: str
+    target: int
+    """Down to how many tokens the prompt is brought once something must be left out."""
 
     @property
     def start(self) -> int:
@@ -124,8 +126,8 @@ def fit(
     prompt = write(start_after(dropped))
     candidates = exchanges(turns)[kept_out:-1] if policy != "error" else []
     room = window - reserve
+    target = int(room * fraction) if policy == "drop_to_fraction" else room
     if len(prompt.ids) > room:
-        target = int(room * fraction) if policy == "drop_to_fraction" else room
         reason = f"a prompt of {len(prompt.ids)} tokens and a reply of up to {reserve} did not fit into {window}"
         for messages in candidates:
             if len(prompt.ids) <= target:
@@ -144,6 +146,7 @@ def fit(
         reserve=reserve,
         window=window,
         policy=policy,
+        target=target,
     )
 
 
