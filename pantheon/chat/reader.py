@@ -61,13 +61,25 @@ class Reader:
         return self._format
 
     @property
-    def context_length(self) -> int:
-        """The most tokens that the model can have in its context. MetadataError if the header does not say."""
-        key = f"{self._metadata.text('general.architecture')}.context_length"
-        value = self._metadata.get(key)
-        if not isinstance(value, int) or value < 1:
-            raise MetadataError(f"the header has no {key}, so the window must be given")
-        return value
+    def context_length(self) -> int | None:
+        """The most tokens that the model can have in its context, if the header says so."""
+        value = self._metadata.get(self._context_key)
+        return value if isinstance(value, int) and value > 0 else None
+
+    @property
+    def _context_key(self) -> str:
+        return f"{self._metadata.text('general.architecture')}.context_length"
+
+    def _check_window(self, window: int | None) -> int:
+        most = self.context_length
+        if window is None:
+            if most is None:
+                raise MetadataError(f"the header has no {self._context_key}, so the window must be given")
+            return most
+        check_integer("window", window, 1, 2**31 - 1)
+        if most is not None and window > most:
+            raise ArgumentError(f"window must be at most the model's context length of {most}, got {window}")
+        return window
 
     def count(self, messages: Messages) -> int:
         """How many tokens the prompt for a reply to these messages has, the opening of the reply included."""
@@ -84,19 +96,14 @@ class Reader:
         fraction: float = 0.5,
     ) -> Reading:
         """What the model would read for a reply to these messages in a fresh conversation. The arguments are those of
-        Chat, and so are the errors."""
+        Chat, and so are the errors; MetadataError if no window is given and the header has no context length."""
         turns = tuple(Turn(message) for message in as_messages(messages))
-        if window is None:
-            window = self.context_length
-        elif check_integer("window", window, 1, 2**31 - 1) > self.context_length:
-            most = self.context_length
-            raise ArgumentError(f"window must be at most the model's context length of {most}, got {window}")
         policy_name, fraction = check_policy(policy, fraction)
         fitted = fit(
             turns,
             lambda start: self._format.prompt(turns, self._now, start=start, **self._options),
             reserve=check_integer("reply_limit", reply_limit, 1, 2**31 - 1),
-            window=window,
+            window=self._check_window(window),
             policy=policy_name,
             fraction=fraction,
         )
