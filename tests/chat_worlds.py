@@ -77,6 +77,7 @@ def write_vocabulary(
     template: str | None = None,
     templates: Mapping[str, str] | None = None,
     arch: str = "llama",
+    pre: str = "smollm",
     merges: int = 253,
 ) -> str:
     """A header with a byte-level vocabulary that has these control tokens."""
@@ -87,7 +88,7 @@ def write_vocabulary(
     types += [gguf.TokenType.NORMAL] * (N_BYTES + len(pairs))
     entries: dict[str, Any] = {
         "tokenizer.ggml.model": ("gpt2", VType.STRING),
-        "tokenizer.ggml.pre": ("smollm", VType.STRING),
+        "tokenizer.ggml.pre": (pre, VType.STRING),
         "tokenizer.ggml.tokens": array_of(VType.STRING, tokens),
         "tokenizer.ggml.token_type": array_of(VType.INT32, [int(kind) for kind in types]),
         "tokenizer.ggml.merges": array_of(VType.STRING, [" ".join(pair) for pair in pairs]),

@@ -10,6 +10,7 @@ import random
 import re
 import subprocess
 import sys
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +21,7 @@ from chat_worlds import FAMILIES, NOW, conversations, write_family, write_vocabu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
+from spm_vocabulary import trained
 from tiny_gguf import CHATML, write_model
 
 import pantheon
@@ -134,6 +136,31 @@ def test_a_token_over_a_border_counts_to_whom_it_has_most_of(smollm2: str) -> No
             (b" town", ("template", "user"), "user", 1),
             (b" n", ("template", "user"), "template", None),  # a byte of each: the first
         ]
+
+
+MERGED = "<s>{% for m in messages %}{{ '[INST] ' + m.content + ' [/INST]' }}{% endfor %}"
+
+
+def test_tokens_of_vocabularies_that_change_their_texts(tmp_path: Path) -> None:
+    """SentencePiece puts a space in front and may rewrite a text, Qwen's brings it to form C: the bytes of the tokens
+    are not those of the messages, and yet each message has its own tokens."""
+    spm = trained(collapse=False).write(tmp_path / "spm.gguf")
+    cut = trained(collapse=True, rule="nmt_nfkc").write(tmp_path / "cut.gguf")
+    nfc = write_vocabulary(tmp_path / "nfc.gguf", ["<s>", "</s>"], eos="</s>", pre="qwen2")
+    for path in (spm, cut, nfc):
+        with Reader(path, template=MERGED) as reader:
+            texts = ["plain text", "e\u0301te\u0301   ﬁne", "", "日本", " a "]
+            reading = reader.read(said(*(("user", text) for text in texts)), **READ)
+            check_whole(reading)
+            check_program(reading)
+            for token in reading.tokens:
+                assert token.message is None or token.origin == "user"
+            for index in (0, 1, 3):
+                own = b"".join(token.bytes for token in reading.tokens if token.message == index)
+                form = "NFC" if path == nfc else "NFKC" if path == cut else None
+                text = unicodedata.normalize(form, texts[index]) if form else texts[index]
+                text = re.sub(" +", " ", text) if path == cut else text
+                assert own.decode().strip() == text
 
 
 @pytest.mark.parametrize("name", list(FAMILIES))

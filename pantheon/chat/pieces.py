@@ -14,7 +14,6 @@ template and " H" of a message). It then counts to the one that has more of its 
 
 from __future__ import annotations
 
-import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,8 @@ from typing import Literal
 from pantheon.chat.messages import Turn
 from pantheon.chat.segments import Kept, Prompt, Segment, Special, Text, join
 from pantheon.engine.tokenizer import Tokenizer
+
+_BORDERS = 64  # of one run of texts are looked for exactly; where more are, their places are estimated
 
 Kind = Literal["control", "text"]
 
@@ -96,7 +97,7 @@ def shares_of(prompt: Prompt, tokenizer: Tokenizer) -> list[tuple[int, ...]]:
             continue
         after = prompt.ids[span.ids.start - 1] if span.ids.start else None
         pieces = [tokenizer.piece(token) for token in ids]
-        ends = _ends_of([segment.text for segment in segments], pieces, tokenizer.adds_space(after))
+        ends = _ends_of([segment.text for segment in segments], pieces, tokenizer, after)
         at = 0
         for piece in pieces:
             shares.append(tuple(first + index for index in _covered(at, at + len(piece), ends)))
@@ -104,19 +105,21 @@ def shares_of(prompt: Prompt, tokenizer: Tokenizer) -> list[tuple[int, ...]]:
     return shares
 
 
-def _ends_of(texts: Sequence[str], pieces: Sequence[bytes], adds_space: bool) -> list[int]:
+def _ends_of(texts: Sequence[str], pieces: Sequence[bytes], tokenizer: Tokenizer, after: int | None) -> list[int]:
     """Where each text ends among the bytes of the tokens. Where these are not the bytes of the texts (a vocabulary that
-    changes its texts), the borders are where they stand in proportion."""
+    puts a space in front, or changes its texts), a border is where the tokens of what stands before it would end."""
     total = sum(map(len, pieces))
-    for form in (None, "NFC"):
-        sizes = [len((text if form is None else unicodedata.normalize("NFC", text)).encode()) for text in texts]
-        for space in (0, 1):
-            if sum(sizes) + space == total and (adds_space or not space):
-                sizes[0] += space
-                return list(accumulate(sizes))
-    sizes = [len(text.encode()) for text in texts]
-    whole = max(sum(sizes), 1)
-    return [end * total // whole for end in accumulate(sizes)]
+    ends = list(accumulate(len(text.encode()) for text in texts))
+    space = total - ends[-1]
+    if space == 0 or (space == 1 and tokenizer.adds_space(after)):
+        return [end + space for end in ends]
+    if len(texts) > _BORDERS:
+        return [end * total // max(ends[-1], 1) for end in ends]
+    before = ["".join(texts[:n]) for n in range(1, len(texts))]
+    lengths = [
+        sum(len(tokenizer.piece(token)) for token in tokenizer.encode_buffer(text, after=after)) for text in before
+    ]
+    return [*accumulate([min(length, total) for length in lengths], max), total]
 
 
 def _covered(start: int, stop: int, ends: Sequence[int]) -> list[int]:
