@@ -137,11 +137,11 @@ def test_the_python_of_the_readme_prints_the_conversation_and_its_counts(smollm2
 
 @pytest.mark.parametrize("page", [README, CHAT], ids=lambda page: page.name)
 def test_a_transcript_is_what_the_command_in_it_prints(page: Path, smollm2: str, tmp_path: Path) -> None:
-    (block,) = snippets(page, "console")
-    command, _, shown = block.partition("\n")
-    pantheon_here = f'pantheon() {{ {shlex.quote(sys.executable)} -m pantheon "$@"; }}'
-    status, output, error = run("sh", "-c", f"{pantheon_here}; ({command.removeprefix('$ ')}) 2>&1", cwd=tmp_path)
-    assert (status, output.decode("utf-8"), error) == (0, shown, b"")
+    for block in snippets(page, "console"):
+        command, _, shown = block.partition("\n")
+        pantheon_here = f'pantheon() {{ {shlex.quote(sys.executable)} -m pantheon "$@"; }}'
+        status, output, error = run("sh", "-c", f"{pantheon_here}; ({command.removeprefix('$ ')}) 2>&1", cwd=tmp_path)
+        assert (status, output.decode("utf-8"), error) == (0, shown, b"")
 
 
 def test_each_snippet_about_the_chat_prints_what_stands_below_it(smollm2: str, tmp_path: Path) -> None:
