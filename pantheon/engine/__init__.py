@@ -4,6 +4,7 @@ Rank 3. What is public is re-exported by the package itself.
 """
 
 from pantheon.engine.generate import FinishReason, Reply, ReplyStream, Timings, Usage
+from pantheon.engine.logprobs import TokenLogprob
 from pantheon.engine.metadata import Metadata
 from pantheon.engine.model import Model, ModelInfo, load
 from pantheon.engine.sampling import SamplingParams
@@ -21,6 +22,7 @@ __all__ = [
     "State",
     "TextDecoder",
     "Timings",
+    "TokenLogprob",
     "Tokenizer",
     "Usage",
     "load",

@@ -1,4 +1,4 @@
-"""How logits become a token: the parameters, checked when they are made.
+"""How logits become a reply: the parameters, checked when they are made.
 
 Rank 3: imports errors, _native. The drawing itself happens in C; nothing here looks at a logit.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Real
 
@@ -16,12 +16,16 @@ from pantheon import _native
 from pantheon.errors import ArgumentError
 
 DEFAULT_GUESSES = 8
+MOST_LOGPROBS = 20
+"""So many alternatives for a token at most, as in OpenAI's API."""
 _MAX_SEED = 2**64 - 1
+_NOT_OF_THE_SAMPLER = {"logit_bias", "seed", "stop", "logprobs"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How to turn logits into a token. Every default is neutral: greedy decoding of the model's own logits.
+    """How to turn logits into tokens, and where to stop. Every default is neutral: greedy decoding of the model's own
+    logits.
 
     They apply in this order: logit_bias, penalties, temperature, top_k, top_p, min_p, draw. A value out of range
     raises ArgumentError (a ValueError) that names it.
@@ -47,6 +51,12 @@ class SamplingParams:
     """Added to the logits of these ids; -inf forbids a token."""
     seed: int | None = None
     """0..2**64-1: equal seeds give equal draws. None: fresh, and the reply says which one was used."""
+    stop: str | Sequence[str] | None = None
+    """Texts that end the reply, one or several; they are no part of it. Searched in the bytes of what is generated,
+    wherever its tokens begin and end: the first one to be complete counts, of those that are complete at once the
+    longest. One that is spelled like a control token stands for that token, too. Kept here as a tuple."""
+    logprobs: int | None = None
+    """0..20: report the log-probability of each token and of so many of the likeliest in its place; None: off."""
 
     def __post_init__(self) -> None:
         _check("temperature", self.temperature, ">= 0", _number("temperature", self.temperature) >= 0)
@@ -67,6 +77,14 @@ class SamplingParams:
             check_integer("a token id of logit_bias", token, 0, 2**32 - 1)
             if bias != -math.inf:
                 _number(f"logit_bias[{token}]", bias, "a number or -inf")
+        object.__setattr__(self, "stop", _stop_strings(self.stop))
+        if self.logprobs is not None:
+            check_integer("logprobs", self.logprobs, 0, MOST_LOGPROBS)
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """`stop` as it is searched for."""
+        return tuple(self.stop or ())
 
     def check_vocab(self, n_vocab: int) -> None:
         """Raise ArgumentError if logit_bias names a token that a vocabulary of this size does not have."""
@@ -79,7 +97,7 @@ class SamplingParams:
 
     def sampler(self, n_vocab: int, seed: int) -> _native.SamplerHandle:
         """The C sampler with these parameters; close it after use."""
-        numbers = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("logit_bias", "seed")}
+        numbers = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NOT_OF_THE_SAMPLER}
         bias = [(int(token), float(value)) for token, value in (self.logit_bias or {}).items()]
         return _native.SamplerHandle(n_vocab, {**numbers, "seed": seed}, bias)
 
@@ -98,6 +116,21 @@ def check_speculate(value: bool | int) -> int:
     if isinstance(value, bool):
         return DEFAULT_GUESSES if value else 0
     return check_integer("speculate", value, 0, _native.GUESSES_MAX)
+
+
+def _stop_strings(value: object) -> tuple[str, ...]:
+    """`stop=` as a tuple. An empty string would stop every reply before it begins."""
+    if value is None:
+        return ()
+    if not isinstance(value, (str, Sequence)) or isinstance(value, (bytes, bytearray)):
+        raise ArgumentError(f"stop must be a text or a list of texts, got {type(value).__name__}")
+    stops = (value,) if isinstance(value, str) else tuple(value)
+    for index, stop in enumerate(stops):
+        if not isinstance(stop, str) or not stop:
+            wanted = f"stop[{index}] must be a text of at least one character"
+            raise ArgumentError(f"{wanted}, got {_shown(stop)}")
+        _native.text_bytes(stop)  # refuses a lone surrogate
+    return stops
 
 
 def _number(name: str, value: object, wanted: str = "a finite number") -> float:
