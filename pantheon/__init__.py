@@ -19,8 +19,8 @@ from pantheon.engine import (
     SamplingParams,
     State,
     Timings,
-    TokenLogprob,
     Tokenizer,
+    TokenLogprob,
     Usage,
     load,
 )

@@ -13,14 +13,26 @@ fold_system and merge_roles are the caller's word that the messages may be arran
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from pantheon._arrays import ID_CODE
 from pantheon.chat.messages import Turn
 from pantheon.chat.origin import DATA, FIRST_SOURCE, TEMPLATE, Traced, concat, mark, sources_in
-from pantheon.chat.segments import ControlTokens, Kept, Prompt, Segment, Source, encode_prompt, segments_of, with_bos
+from pantheon.chat.segments import (
+    ControlTokens,
+    Kept,
+    Prompt,
+    Segment,
+    Source,
+    Span,
+    encode_prompt,
+    segments_of,
+    with_bos,
+)
 from pantheon.chat.styles import Style
 from pantheon.chat.templates import compiled, variables_of
 from pantheon.errors import ArgumentError, ChatTemplateError
@@ -71,15 +83,18 @@ class ChatFormat:
         fold_system: bool = False,
         merge_roles: bool = False,
         start: int = 0,
+        opened: bool = False,
     ) -> Prompt:
         """What the model reads for this conversation, ready for the assistant to write if generation_prompt.
 
         start: the turns before this index are left out, but for system texts; all indices stay those in `turns`.
+        opened: the last turn is the assistant's, and the model is to go on with it: its text stands behind the header
+        of a reply, and nothing closes it.
         Raises ChatTemplateError, with `index` and `sentence`, where the template refuses a message, and where it prints
         nothing at all; ArgumentError for tools that are no list.
         """
         segments = self.segments(
-            turns,
+            turns[:-1] if opened else turns,
             now,
             generation_prompt=generation_prompt,
             tools=tools,
@@ -88,9 +103,23 @@ class ChatFormat:
             start=start,
         )
         prompt = encode_prompt(self.controls, segments)
+        if opened:
+            prompt = self._open(prompt, turns[-1], len(turns) - 1)
         if turns and not prompt.ids:
             raise ChatTemplateError(f"{self.title} prints nothing for these messages, so there is nothing to read")
         return prompt
+
+    def _open(self, prompt: Prompt, turn: Turn, index: int) -> Prompt:
+        """The prompt with the beginning of a reply behind it, as ids that it keeps from then on."""
+        content, ids = turn.message.content, turn.ids
+        if ids is None:
+            ids = tuple(self.tokenizer.encode_buffer(content, after=prompt.ids[-1] if prompt.ids else None))
+        if not ids:
+            return prompt
+        n_segments, n_ids = len(prompt.segments), len(prompt.ids)
+        span = Span(slice(n_segments, n_segments + 1), slice(n_ids, n_ids + len(ids)))
+        kept = Kept(content, ids, index)
+        return Prompt((*prompt.segments, kept), prompt.ids + array(ID_CODE, ids), (*prompt.spans, span))
 
     def segments(
         self,

@@ -30,6 +30,9 @@ class Message:
     tool_calls: tuple[Any, ...] | None = field(default=None, kw_only=True, hash=False)
     """Of an assistant's message: the calls, each a mapping as JSON has it."""
     tool_call_id: str | None = field(default=None, kw_only=True)
+    cut: bool = field(default=False, kw_only=True, compare=False)
+    """Of a reply: it was cut short, by its limit, by cancel() or by leaving the stream. A remark for people: templates
+    do not see it, and messages that differ in nothing else are equal."""
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
@@ -48,10 +51,12 @@ class Message:
             if not isinstance(self.tool_calls, (list, tuple)):
                 raise ArgumentError(f"tool_calls must be a list, got {type(self.tool_calls).__name__}")
             object.__setattr__(self, "tool_calls", tuple(self.tool_calls) or None)
+        if not isinstance(self.cut, bool):
+            raise ArgumentError(f"cut must be True or False, got {self.cut!r}")
         check_plain("the message", self.extras())
 
     def extras(self) -> dict[str, Any]:
-        """The optional fields that are there."""
+        """The optional fields that are there and that templates get."""
         pairs = (("name", self.name), ("tool_calls", self.tool_calls), ("tool_call_id", self.tool_call_id))
         return {key: list(value) if key == "tool_calls" else value for key, value in pairs if value is not None}
 
@@ -83,17 +88,21 @@ def check_text(name: str, value: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A message of the running conversation; `ids` are the sampled ids if the model wrote it here, else None."""
+    """A message of the running conversation; `ids` are those that it reads as if the model wrote it here, else None."""
 
     message: Message
     ids: tuple[int, ...] | None = None
+    versions: tuple[Turn, ...] = field(default=(), kw_only=True, compare=False)
+    """Of a reply that was made more than once: all of them, this one included. They have no versions themselves."""
+    chosen: int = field(default=0, kw_only=True, compare=False)
+    """The index in versions of this one."""
 
 
-_KEYS = ("role", "content", "name", "tool_calls", "tool_call_id")
+_KEYS = ("role", "content", "name", "tool_calls", "tool_call_id", "cut")
 
 
 def as_message(value: Message | Mapping[str, Any]) -> Message:
-    """A Message from itself or from a mapping with the keys role, content, name, tool_calls, tool_call_id."""
+    """A Message from itself or from a mapping with the keys role, content, name, tool_calls, tool_call_id, cut."""
     if isinstance(value, Message):
         return value
     if not isinstance(value, Mapping):

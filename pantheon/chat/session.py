@@ -12,7 +12,7 @@ state, so a cancelled, cut or failed reply needs no repair: the next turn compar
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -23,24 +23,38 @@ from pantheon._gate import OneAtATime
 from pantheon.chat.choice import make_format
 from pantheon.chat.format import ChatFormat
 from pantheon.chat.messages import Message, Turn, as_messages, check_plain
+from pantheon.chat.plan import Plan
 from pantheon.chat.reading import Reading
 from pantheon.chat.segments import Prompt
+from pantheon.chat.turns import (
+    Draft,
+    Turns,
+    edited,
+    going_on,
+    once_more,
+    to_message,
+    versions_of,
+    with_choice,
+    with_system,
+    without_last_exchange,
+)
 from pantheon.chat.window import Dropped, Fitted, Policy, check_policy, fit
 from pantheon.engine.generate import Job, Record, Reply, ReplyStream, generate
 from pantheon.engine.sampling import SamplingParams, check_integer, check_speculate
 from pantheon.errors import ArgumentError, BusyError, ClosedError
 
 if TYPE_CHECKING:
+    from pantheon.engine.aio import AsyncReplyStream
     from pantheon.engine.model import Model
-
-Turns = tuple[Turn, ...]
 
 
 class Chat:
     """One conversation. It belongs to one caller at a time; only cancel() and close() may come from other threads.
 
     After a reply that was cut (by max_tokens, cancel(), Ctrl-C or a closed stream) its partial text stays in
-    `messages`; if not one token had come, the user's message is taken back.
+    `messages`, marked `cut`; if not one token had come, the conversation stays as it was before the call.
+    Whatever changes the conversation (undo, edit, ...) changes the list of messages and nothing else: the next reply
+    compares its prompt with what was evaluated, and reads again from the first difference.
     """
 
     def __init__(
@@ -105,6 +119,7 @@ class Chat:
         self,
         text: str,
         *,
+        prefill: str = "",
         max_tokens: int | None = None,
         progress: _native.Progress | None = None,
         speculate: bool | int = False,
@@ -112,41 +127,87 @@ class Chat:
     ) -> ReplyStream:
         """Say something: an iterator over the reply's text, whose `reply` is set at the end.
 
-        max_tokens: at least 1; None: reply_limit. progress: called with the fraction of the prompt read. speculate: as
-        in Model.stream(). sampling: the fields of SamplingParams; without any the reply is greedy.
+        prefill: what the reply begins with; the model goes on from there. max_tokens: at least 1; None: reply_limit.
+        progress: called with the fraction of the prompt read. speculate: as in Model.stream(). sampling: the fields of
+        SamplingParams, `stop` and `logprobs` among them; without any the reply is greedy.
         Raises ContextError (with prompt_tokens, reply_limit, window) if prompt and reply do not fit into the window,
         even without the turns that may be left out; ChatTemplateError if the template refuses; BusyError while another
         reply is running.
         """
-        self._running.check()
-        params = SamplingParams(**sampling)
-        params.check_vocab(self._model.n_vocab)
-        limit = check_integer("max_tokens", self._reply_limit if max_tokens is None else max_tokens, 1, 2**31 - 1)
-        user = Turn(Message("user", text))
-        fitted = self._fit((*self._turns, user), limit)
-        job = Job(
-            tokenizer=self._model.tokenizer,
-            params=params,
-            seed=params.seed_or_fresh(),
-            limit=limit,
-            stop_ids=self._format.stop_ids,
+        message = Message("user", text)
+        return self._open(
+            lambda turns: to_message(turns, message, prefill),
+            max_tokens=max_tokens,
             progress=progress,
-            speculate=check_speculate(speculate),
+            speculate=speculate,
+            **sampling,
         )
-        record = Record(job)
-        return ReplyStream(_reply(self, user, self._turns, fitted, record), record)
 
-    def send(
-        self,
-        text: str,
-        *,
-        max_tokens: int | None = None,
-        progress: _native.Progress | None = None,
-        speculate: bool | int = False,
-        **sampling: Any,
-    ) -> Reply:
-        """stream() in one go: the whole reply."""
-        return self.stream(text, max_tokens=max_tokens, progress=progress, speculate=speculate, **sampling).finish()
+    def send(self, text: str, **options: Any) -> Reply:
+        """stream() in one go: the whole reply. options: as there."""
+        return self.stream(text, **options).finish()
+
+    def astream(self, text: str, **options: Any) -> AsyncReplyStream:
+        """stream() for `async for`: the work is done in a thread, the event loop never waits for it.
+
+        Errors come with the first piece. A cancelled task, or leaving the loop, ends the reply as elsewhere. Every
+        other stream works so, too: `async for piece in chat.regenerate()`.
+        """
+        from pantheon.engine.aio import AsyncReplyStream
+
+        return AsyncReplyStream(lambda: self.stream(text, **options))
+
+    async def asend(self, text: str, **options: Any) -> Reply:
+        """`await` this for the whole reply; the event loop never waits for it."""
+        return await self.astream(text, **options).finish()
+
+    def regenerate(self, *, prefill: str = "", **options: Any) -> ReplyStream:
+        """Another reply in the place of the last one, with a fresh seed if none is given; all stay in `alternatives`.
+
+        Where the conversation waits for a reply, it is the first one. options: as in stream(); nothing is remembered
+        of those of the reply before, and without any the reply is greedy. ArgumentError if nothing was said yet.
+        """
+        return self._open(lambda turns: once_more(turns, prefill), **options)
+
+    def continue_(self, **options: Any) -> ReplyStream:
+        """More of the last reply, in the same turn: the stream and its `reply` are what is added.
+
+        That is what a reply needs that was cut. One that the model ended can go on too: it usually ends again at once;
+        behind a stop string, or after edit(), it goes on. options: as in stream(); stop strings are searched for in
+        what is added. ArgumentError if the conversation does not end with a reply.
+        """
+        return self._open(going_on, **options)
+
+    def edit(self, index: int, text: str, *, prefill: str = "", **options: Any) -> ReplyStream | None:
+        """Let message `index` (as in `messages`) say something else, and drop all that follows.
+
+        A user's message is then replied to: this returns a stream, and the conversation changes with its first token.
+        Any other message is replaced at once, and the result is None. options: as in stream().
+        """
+        turns = edited(self._turns, index, text)
+        if turns[-1].message.role == "user":
+            return self._open(lambda turns: once_more(edited(turns, index, text), prefill), **options)
+        self._change(turns)
+        return None
+
+    def undo(self) -> list[Message]:
+        """Take the last exchange back: the last user's message and all that follows. What was taken back; an empty
+        list where there is no user's message."""
+        turns = self._turns
+        rest = without_last_exchange(turns)
+        self._change(rest)
+        return [turn.message for turn in turns[len(rest) :]]
+
+    def choose(self, index: int) -> None:
+        """Let alternatives[index] be the last reply."""
+        self._change(with_choice(self._turns, index))
+
+    def set_system(self, text: str | None) -> None:
+        """Change the system text; None: leave it to the template. What was said stays, and clear() keeps this text."""
+        turns = with_system(self._turns, text)
+        self._change(turns)
+        self._first_turns = turns[:1] if text is not None else ()
+        self._dropped = ()  # the indices of messages are others
 
     def cancel(self) -> None:
         """End the reply that is running, from any thread, during the prompt too. Without one: nothing happens."""
@@ -166,6 +227,18 @@ class Chat:
     def messages(self) -> list[Message]:
         """What was said, oldest first: a list of your own. A running reply is not in it yet."""
         return [turn.message for turn in self._turns]
+
+    @property
+    def alternatives(self) -> list[Message]:
+        """The replies that were made in the last one's place, oldest first, itself included; see regenerate()."""
+        last = self._turns[-1] if self._turns else None
+        replies = last is not None and last.message.role == "assistant"
+        return [turn.message for turn in versions_of(last)] if last is not None and replies else []
+
+    @property
+    def chosen(self) -> int:
+        """Which of the alternatives is the last reply."""
+        return self._turns[-1].chosen if self._turns else 0
 
     @property
     def style(self) -> str:
@@ -233,24 +306,58 @@ class Chat:
 
     # ---- inside
 
-    def _write(self, turns: Turns, start: int = 0) -> Prompt:
-        """The prompt for these turns, without those before `start` but for system texts."""
-        return self._format.prompt(turns, self._now, start=start, **self._options)
+    def _open(
+        self,
+        draft_of: Callable[[Turns], Draft],
+        *,
+        max_tokens: int | None = None,
+        progress: _native.Progress | None = None,
+        speculate: bool | int = False,
+        **sampling: Any,
+    ) -> ReplyStream:
+        """A reply to be made: all that can be refused is refused here, all that is done is done by its stream."""
+        self._running.check()
+        params = SamplingParams(**sampling)
+        params.check_vocab(self._model.n_vocab)
+        limit = check_integer("max_tokens", self._reply_limit if max_tokens is None else max_tokens, 1, 2**31 - 1)
+        seen = self._turns
+        plan = self._plan(draft_of(seen), limit)
+        job = Job(
+            tokenizer=self._model.tokenizer,
+            params=params,
+            seed=params.seed_or_fresh(),
+            limit=limit,
+            stop_ids=self._format.stop_ids,
+            progress=progress,
+            speculate=check_speculate(speculate),
+        )
+        record = Record(plan.job(job))
+        return ReplyStream(_reply(self, draft_of, seen, plan, record), record)
 
-    def _fit(self, turns: Turns, limit: int) -> Fitted:
+    def _change(self, turns: Turns) -> None:
+        with self._running.hold():
+            self._turns = turns
+
+    def _write(self, turns: Turns, start: int = 0, opened: bool = False) -> Prompt:
+        """The prompt for these turns, without those before `start` but for system texts."""
+        return self._format.prompt(turns, self._now, start=start, opened=opened, **self._options)
+
+    def _plan(self, draft: Draft, limit: int) -> Plan:
         """The prompt for a reply of at most `limit` tokens, with what was left out for it, or ContextError.
 
         It changes nothing: what it leaves out stays out once _commit() has it.
         """
-        return fit(
-            turns,
-            lambda start: self._write(turns, start),
+        opened = draft.opening is not None
+        fitted = fit(
+            draft.read,
+            lambda start: self._write(draft.read, start, opened),
             reserve=limit,
             window=self._window,
             policy=self._policy,
             fraction=self._fraction,
             before=self._dropped,
         )
+        return Plan(draft, fitted)
 
     def _keep_prefix(self, fitted: Fitted) -> int:
         """Cut the state back to what it shares with the prompt, leaving at least one id to evaluate; how many it
@@ -263,12 +370,14 @@ class Chat:
         self._reading = Reading(fitted=fitted, chat_format=self._format, reused=shared, held=held, before=before)
         return shared
 
-    def _commit(self, user: Turn, record: Record, fitted: Fitted) -> None:
-        """Add the turn to the conversation: whole, cut, or not at all if nothing was said."""
+    def _commit(self, plan: Plan, record: Record) -> None:
+        """Make the reply part of the conversation: whole, cut, or not at all if nothing was said."""
         reply = record.finish()
         if reply.tokens or reply.finish_reason == "stop":
-            self._turns = (*self._turns, user, Turn(Message("assistant", reply.text), reply.tokens))
-            self._dropped = fitted.dropped
+            content = plan.base(record.job) + reply.text
+            ids = (*plan.opening_ids, *record.ids)
+            self._turns = plan.draft.finished(content, ids, reply.finish_reason != "stop")
+            self._dropped = plan.fitted.dropped
 
     # ---- the end
 
@@ -296,19 +405,22 @@ class Chat:
         return f"<pantheon.Chat: {self.style}, {len(self._turns)} messages>"
 
 
-def _reply(chat: Chat, user: Turn, seen: Turns, fitted: Fitted, record: Record) -> Generator[str, None, None]:
-    """The generator behind Chat.stream(). Nothing happens before the first piece is asked for."""
+def _reply(
+    chat: Chat, draft_of: Callable[[Turns], Draft], seen: Turns, plan: Plan, record: Record
+) -> Generator[str, None, None]:
+    """The generator behind every reply. Nothing happens before the first piece is asked for."""
     chat._running.check()
     chat._state.clear_cancel()  # before the reply counts as running: what is asked for from there on is meant for it
     with chat._running.hold():
-        if chat._turns is not seen or chat._window != fitted.window:  # not as it was when stream() was called
-            fitted = chat._fit((*chat._turns, user), record.job.limit)
-        ids, shared = fitted.prompt.ids, chat._keep_prefix(fitted)
+        if chat._turns is not seen or chat._window != plan.fitted.window:  # not as it was when stream() was called
+            plan = chat._plan(draft_of(chat._turns), record.job.limit)
+            record.job = plan.job(record.job)
+        ids, shared = plan.fitted.prompt.ids, chat._keep_prefix(plan.fitted)
         record.prompt_tokens, record.reused_tokens = len(ids), shared
         try:
             yield from generate(chat._state, ids[shared:], record)
         finally:
-            chat._commit(user, record, fitted)
+            chat._commit(plan, record)
 
 
 def _check_window(window: int | None, context_length: int) -> int:
