@@ -1,6 +1,6 @@
 """Replies for asyncio: the work happens in a thread, the loop never waits for it.
 
-Rank 3: imports nothing of the package but types. asyncio is imported with it, so import it where it is used.
+Rank 3: imports errors. asyncio is imported with it, so import it where it is used.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
+
+from pantheon.errors import ClosedError
 
 if TYPE_CHECKING:
     from pantheon.engine.generate import Reply, ReplyStream
@@ -31,6 +33,7 @@ class AsyncReplyStream:
         self._stream: ReplyStream | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="pantheon-reply")
         self._stopped = False
+        self._over = False
 
     @property
     def reply(self) -> Reply | None:
@@ -41,27 +44,27 @@ class AsyncReplyStream:
         return self
 
     async def __anext__(self) -> str:
-        piece = await self._run(self._next)
+        piece = None if self._over else await self._run(self._next)
         if piece is None:
-            self._thread.shutdown(wait=False)
+            self._end()
             raise StopAsyncIteration
         return piece
 
     async def finish(self) -> Reply:
         """Read the rest and return the whole reply."""
-        try:
-            return await self._run(self._finish)
-        finally:
-            self._thread.shutdown(wait=False)
+        if not self._over:
+            await self._run(self._finish)
+            self._end()
+        if self.reply is None:
+            raise ClosedError("this reply was closed before it began")
+        return self.reply
 
     async def aclose(self) -> None:
         """End the reply here. Idempotent."""
-        self._stopped = True
-        if self._stream is not None:
-            self._stream.cancel()
-            with contextlib.suppress(RuntimeError):  # the thread has gone: the reply has ended
-                await self._run(self._stream.close)
-        self._thread.shutdown(wait=False)
+        if not self._over:
+            self._stop()
+            await self._run(self._close)
+            self._end()
 
     async def __aenter__(self) -> AsyncReplyStream:
         return self
@@ -86,11 +89,14 @@ class AsyncReplyStream:
         stream = self._begin()
         return None if stream is None else next(stream, None)
 
-    def _finish(self) -> Reply:
+    def _finish(self) -> None:
         stream = self._begin()
-        if stream is None:
-            raise RuntimeError("this reply was closed before it began")
-        return stream.finish()
+        if stream is not None:
+            stream.finish()
+
+    def _close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
 
     # ---- between the two
 
@@ -100,18 +106,22 @@ class AsyncReplyStream:
         try:
             await asyncio.wait([future])  # which, cancelled, leaves the future alone
         except asyncio.CancelledError:
-            self._stopped = True
-            if self._stream is not None:
-                self._stream.cancel()
+            self._stop()
             closed = asyncio.wrap_future(self._thread.submit(self._close))
             while not closed.done():
                 with contextlib.suppress(asyncio.CancelledError):  # cancelled once more: it ends as soon as it can
                     await asyncio.wait([closed])
-            self._thread.shutdown(wait=False)
+            self._end()
             future.exception()  # the thread did one after the other, so it is done; what it says came too late
             raise
         return future.result()
 
-    def _close(self) -> None:
+    def _stop(self) -> None:
+        """Ask for the end, whether the reply has begun or not."""
+        self._stopped = True  # first: whoever makes the stream looks here afterwards
         if self._stream is not None:
-            self._stream.close()
+            self._stream.cancel()
+
+    def _end(self) -> None:
+        self._over = True
+        self._thread.shutdown(wait=False)
