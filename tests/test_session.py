@@ -11,11 +11,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from chat_worlds import FAMILIES
 from test_chat_session_formats import model_of as model_of  # a fixture
+from test_spm import LLAMA, write_spm_model
 
 import pantheon
 from pantheon.chat import Message
@@ -462,6 +464,21 @@ def test_a_prefill_in_every_family(model_of: Make) -> None:
             header_ids = chat.count([Message("user", "a")])
             assert second.usage.reused_tokens >= header_ids - 1, name
             check_next_reply(chat, "c")
+
+
+def test_a_prefill_in_a_vocabulary_of_sentencepiece(tmp_path: Path) -> None:
+    with pantheon.load(write_spm_model(tmp_path / "m.gguf", LLAMA)) as model:
+        the = next(token for token in range(model.n_vocab) if model.tokenizer.piece(token) == b" the")
+        force: dict[str, Any] = {"logit_bias": {the: 1000.0}}
+        for prefill, whole in (("Sure", "Sure the the"), ("Sure, ", "Sure,  the the"), ("", "the the")):
+            chat = model.chat()
+            first = chat.send("Hi", prefill=prefill, max_tokens=2, **force)
+            assert first.text == said(chat)[-1] == whole
+            assert chat.continue_(max_tokens=1, **force).finish().text == " the"
+            assert said(chat)[-1] == whole + " the"
+            second = chat.send("Yo", max_tokens=1, **force)
+            assert second.usage.reused_tokens == first.usage.prompt_tokens + 2
+            check_next_reply(chat)
 
 
 def test_real_words_go_on_from_a_prefill(real: pantheon.Model) -> None:

@@ -30,6 +30,7 @@ from pantheon.chat.turns import (
     Draft,
     Turns,
     edited,
+    first_system,
     going_on,
     once_more,
     to_message,
@@ -104,7 +105,6 @@ class Chat:
         self._options: dict[str, Any] = {"tools": tools, "fold_system": fold_system, "merge_roles": merge_roles}
         self._model = model
         self._format = format_of(model, template, self._now)
-        self._first_turns: Turns = tuple(Turn(message) for message in given if message.role == "system")[:1]
         self._turns: Turns = tuple(Turn(message) for message in given)
         self._dropped: tuple[Dropped, ...] = ()  # of them, what was left out and stays out
         self._reading: Reading | None = None
@@ -203,10 +203,8 @@ class Chat:
         self._change(with_choice(self._turns, index))
 
     def set_system(self, text: str | None) -> None:
-        """Change the system text; None: leave it to the template. What was said stays, and clear() keeps this text."""
-        turns = with_system(self._turns, text)
-        self._change(turns)
-        self._first_turns = turns[:1] if text is not None else ()
+        """Change the system text at the beginning; None: leave it to the template. What was said stays."""
+        self._change(with_system(self._turns, text))
         self._dropped = ()  # the indices of messages are others
 
     def cancel(self) -> None:
@@ -218,7 +216,7 @@ class Chat:
     def clear(self) -> None:
         """Forget everything but the system text."""
         with self._running.hold():
-            self._turns, self._dropped, self._reading = self._first_turns, (), None
+            self._turns, self._dropped, self._reading = first_system(self._turns), (), None
             self._state.reset()
 
     # ---- looking
@@ -254,7 +252,7 @@ class Chat:
     def notes(self) -> list[str]:
         """What a user should know about the format, and what it does with this conversation's messages."""
         notes = list(self._format.notes)
-        if self._options["fold_system"] and not self._format.takes_system and self._first_turns:
+        if self._options["fold_system"] and not self._format.takes_system and first_system(self._turns):
             notes.append(f"{self.style} takes no system text: it is put in front of the first user message")
         return notes
 

@@ -127,6 +127,11 @@ def without_last_exchange(turns: Turns) -> Turns:
     return turns[:at]
 
 
+def first_system(turns: Turns) -> Turns:
+    """The first system text alone, if there is one: what is left of a conversation that begins anew."""
+    return tuple(turn for turn in turns if turn.message.role == "system")[:1]
+
+
 def with_system(turns: Turns, text: str | None) -> Turns:
     """The conversation with this text as its first message; None: with none."""
     rest = turns[1:] if turns and turns[0].message.role == "system" else turns
