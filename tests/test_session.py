@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -249,6 +250,21 @@ def test_edit_of_the_system_text_drops_the_rest_and_set_system_keeps_it(model: p
         chat.set_system("\ud800")
 
 
+def test_with_another_system_text_the_window_is_filled_anew(model: pantheon.Model) -> None:
+    chat = model.chat("system text", window=64)
+    for text in "abcdef":
+        chat.send(text, max_tokens=2, **FORCE)
+    assert chat.reading is not None
+    before = [out.messages for out in chat.reading.dropped]
+    assert before
+    assert len(chat.reading.newly_dropped) < len(before)
+    chat.undo()
+    chat.set_system("system")
+    chat.send("d", max_tokens=2, **FORCE)
+    assert chat.reading.newly_dropped == chat.reading.dropped
+    check_next_reply(chat)
+
+
 def test_a_change_in_the_middle_of_a_reply_is_refused(model: pantheon.Model) -> None:
     chat = model.chat("s")
     chat.send("a", max_tokens=2, **FORCE)
@@ -408,6 +424,25 @@ def test_a_cancel_in_the_prompt_phase_is_obeyed_at_once(real: pantheon.Model, ho
     if how != "close":
         assert said(chat) == ["s"]
         check_next_reply(chat, "What is the capital of France?")
+
+
+@pytest.mark.timing
+def test_ctrl_c_in_the_prompt_phase_is_obeyed_at_once(real: pantheon.Model) -> None:
+    chat = real.chat("s")
+    asked: list[float] = []
+
+    def interrupt() -> None:
+        asked.append(time.monotonic())
+        signal.raise_signal(signal.SIGINT)
+
+    timer = threading.Timer(0.3, interrupt)
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        chat.send("word " * 5000, max_tokens=5)
+    assert time.monotonic() - asked[0] < 0.2
+    timer.join()
+    assert said(chat) == ["s"]
+    check_next_reply(chat, "What is the capital of France?")
 
 
 # ---- Prefill

@@ -22,7 +22,7 @@ from test_session import check_next_reply, said
 import pantheon
 from pantheon.errors import ArgumentError, ContextError
 
-CASES = int(os.environ.get("CASES", "80"))
+CASES = int(os.environ.get("CASES", "150"))
 Book = list[tuple[str, str]]
 Operation = tuple[Any, ...]
 
