@@ -4,8 +4,8 @@
     templates  any Jinja template rendered             sandbox   Jinja in a box (limits: what it may spend)
     origin     text that knows where it is from        segments  control tokens apart from text, text to ids
     choice     which format a model's chats have       format    messages to a prompt, in that format
-    window     which turns are kept                    turns      what operations make of the list  plan      a reply to be made, and its prompt
-    session   the running conversation
+    window     which turns are kept                    session   the running conversation
+    turns      what operations make of its messages    plan      a reply to be made, and its prompt
     reading    what the model read in one turn         reader    what it would read, from the file's header
     pieces     a prompt taken apart                    loss      why tokens were read again
     view       a reading drawn                         program   a reading as a program of its own
