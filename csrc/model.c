@@ -76,6 +76,7 @@ pn_model *pn_load_with(const char *path, const pn_load_params *params) {
         return NULL;
     }
     atomic_init(&model->references, 1);
+    atomic_init(&model->fingerprint, 0);
     scratch_list_init(&model->scratch);
     if (model_open(model, path, params ? params : &defaults) != PN_OK) {
         const pn_status status = pn_last_status();

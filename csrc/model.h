@@ -54,6 +54,8 @@ struct pn_model {
     settle *settling; /* of that block, or NULL */
 
     scratch_list scratch; /* memory of evaluations, kept between them */
+
+    _Atomic uint64_t fingerprint; /* 0: not asked for yet */
 };
 
 void model_retain(pn_model *model);

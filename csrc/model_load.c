@@ -351,6 +351,44 @@ int model_load_weights(pn_model *model, const binding *b, const pn_load_params *
     return status;
 }
 
+/* How many elements a vector of a layer has. */
+static size_t vector_length(const hparams *hp, tensor_slot slot) {
+    size_t i = 0;
+    while (i < hp->spec->n_tensors && hp->spec->tensors[i].slot != slot) i++;
+    return i < hp->spec->n_tensors ? (size_t)arch_dim(hp, hp->spec->tensors[i].shape[0]) : 0;
+}
+
+/* Some matrices come from either of two slots. */
+static bool is_first_of_member(size_t i) {
+    size_t first = 0;
+    while (LAYER_MATRICES[first].member != LAYER_MATRICES[i].member) first++;
+    return first == i;
+}
+
+void model_visit(const pn_model *model, void (*visit_matrix)(void *context, const matrix *m),
+                 void (*visit_vector)(void *context, const float *x, size_t n), void *context) {
+    const hparams *hp = &model->hp;
+    visit_matrix(context, &model->token_embd);
+    for (uint32_t layer = 0; layer < hp->n_layer; layer++) {
+        layer_weights *w = &model->layers[layer];
+        for (size_t i = 0; i < PN_ARRAY_LEN(LAYER_VECTORS); i++) {
+            const float *x = *vector_of(w, LAYER_VECTORS[i].member);
+            if (x) visit_vector(context, x, vector_length(hp, LAYER_VECTORS[i].slot));
+        }
+        for (size_t i = 0; i < PN_ARRAY_LEN(LAYER_MATRICES); i++) {
+            const matrix *m = matrix_of(w, LAYER_MATRICES[i].member);
+            if (m->data && is_first_of_member(i)) visit_matrix(context, m);
+        }
+        for (uint32_t i = 0; w->experts && i < hp->n_expert; i++) {
+            visit_matrix(context, &w->experts[i].gate);
+            visit_matrix(context, &w->experts[i].up);
+            visit_matrix(context, &w->experts[i].down);
+        }
+    }
+    visit_vector(context, model->output_norm, hp->n_embd);
+    if (model->output.data) visit_matrix(context, &model->output);
+}
+
 void model_free_layer(layer_weights *w) {
     for (size_t i = 0; i < PN_ARRAY_LEN(LAYER_VECTORS); i++) free(*vector_of(w, LAYER_VECTORS[i].member));
     free(w->experts);

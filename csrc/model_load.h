@@ -24,6 +24,9 @@ int model_make_layers(pn_model *model, const pn_gguf *gguf);
  * METADATA, UNSUPPORTED, MEMORY, CANCELLED (by the progress callback of params); what is in the model then is the
  * model's. */
 int model_load_weights(pn_model *model, const binding *b, const pn_load_params *params, threads *pool);
+/* Call back for every matrix that is there, and for every vector x[n], in an order that the architecture alone sets. */
+void model_visit(const pn_model *model, void (*visit_matrix)(void *context, const matrix *m),
+                 void (*visit_vector)(void *context, const float *x, size_t n), void *context);
 /* Free what a layer owns. */
 void model_free_layer(layer_weights *w);
 

@@ -35,19 +35,22 @@ extern "C" {
 /* Why a call failed. The numbers are stable. */
 typedef enum pn_status {
     PN_OK = 0,
-    PN_ERR_ARGUMENT = 1,    /* a value from the caller is out of range (a token id, a length, a parameter)       */
-    PN_ERR_IO = 2,          /* the operating system refused: open, read, write, map                              */
-    PN_ERR_NOT_GGUF = 3,    /* the file is something else (the message says what it looks like)                  */
-    PN_ERR_TRUNCATED = 4,   /* the file ends before what it announces                                            */
-    PN_ERR_CORRUPT = 5,     /* the container contradicts itself: offsets, counts, types, names                   */
-    PN_ERR_METADATA = 6,    /* a metadata key is missing, of the wrong type, or makes no sense                   */
-    PN_ERR_UNSUPPORTED = 7, /* valid, but not something this build can run (architecture, element type, ...)     */
-    PN_ERR_MEMORY = 8,      /* out of memory; the message says how much was wanted                               */
-    PN_ERR_BUSY = 9,        /* the state or sampler is in use by another call                                    */
-    PN_ERR_CANCELLED = 10,  /* pn_state_cancel() or a callback stopped the call                                  */
-    PN_ERR_CONTEXT = 11,    /* more tokens than the model's context length                                       */
-    PN_ERR_ISA = 12,        /* the instruction set asked for is unknown or cannot run on this machine            */
-    PN_ERR_NUMERIC = 13,    /* the logits are not finite: the weights hold NaN or overflow                       */
+    PN_ERR_ARGUMENT = 1,     /* a value from the caller is out of range (a token id, a length, a parameter)       */
+    PN_ERR_IO = 2,           /* the operating system refused: open, read, write, map                              */
+    PN_ERR_NOT_GGUF = 3,     /* the file is something else (the message says what it looks like)                  */
+    PN_ERR_TRUNCATED = 4,    /* the file ends before what it announces                                            */
+    PN_ERR_CORRUPT = 5,      /* the container contradicts itself: offsets, counts, types, names                   */
+    PN_ERR_METADATA = 6,     /* a metadata key is missing, of the wrong type, or makes no sense                   */
+    PN_ERR_UNSUPPORTED = 7,  /* valid, but not something this build can run (architecture, element type, ...)     */
+    PN_ERR_MEMORY = 8,       /* out of memory; the message says how much was wanted                               */
+    PN_ERR_BUSY = 9,         /* the state or sampler is in use by another call                                    */
+    PN_ERR_CANCELLED = 10,   /* pn_state_cancel() or a callback stopped the call                                  */
+    PN_ERR_CONTEXT = 11,     /* more tokens than the model's context length                                       */
+    PN_ERR_ISA = 12,         /* the instruction set asked for is unknown or cannot run on this machine            */
+    PN_ERR_NUMERIC = 13,     /* the logits are not finite: the weights hold NaN or overflow                       */
+    PN_ERR_NOT_STATE = 14,   /* the file is something else than a saved state                                     */
+    PN_ERR_DAMAGED = 15,     /* a saved state that was cut short or changed since it was written                  */
+    PN_ERR_OTHER_MODEL = 16, /* a saved state of another model, or of one that computes otherwise                 */
 } pn_status;
 
 /* The status and message of this thread's last failed call. The message is borrowed until the thread's next call. */
@@ -254,6 +257,11 @@ void pn_model_describe(const pn_model *model, pn_model_info *out);
 /* Borrowed until pn_free. */
 const pn_tokenizer *pn_model_tokenizer(const pn_model *model);
 const pn_gguf *pn_model_gguf(const pn_model *model);
+/* Which model this is: a number that two models share if they compute the same, on any machine and with any parameters.
+ * It covers the architecture and its metadata, name, type and shape of all tensors, all vectors, and of each matrix
+ * some rows that are spread over it; not the vocabulary, the chat template, names, nor single other rows. Read once,
+ * from memory, in milliseconds. Never 0. Errors: ARGUMENT, MEMORY. */
+int pn_model_fingerprint(pn_model *model, uint64_t *out);
 
 /* ---- State: one conversation ------------------------------------------------------------------------------ */
 
@@ -285,6 +293,20 @@ uint64_t pn_state_bytes(const pn_state *state);
  * work. Any thread, any time. The request stays until a call takes it or pn_state_clear_cancel() withdraws it. */
 void pn_state_cancel(pn_state *state);
 void pn_state_clear_cancel(pn_state *state);
+
+/* Write what the state holds to a file: ids, cache, and the logits if there are any, with the model's fingerprint and
+ * checksums; kv_bytes_per_token bytes for each id and little more. The file appears whole or not at all (written beside
+ * `path`, synced, renamed), over one that was there, and only its owner may read it. The state is unchanged.
+ * Errors: ARGUMENT, BUSY, IO, MEMORY. */
+int pn_state_save(pn_state *state, const char *path);
+/* Become what the saved state was: the same ids, the same logits, and the same bits from there on, on any machine,
+ * instruction set and number of threads. All of the file is checked first; after a failure the state is as it was. It
+ * holds both caches meanwhile. The window stays the state's own.
+ * Errors: IO, NOT_STATE, UNSUPPORTED (another version of the format), DAMAGED, OTHER_MODEL (another fingerprint, or it
+ * went through BLAS and this model does not), CONTEXT (more ids than the window, or rotary factors for another
+ * window, see pn_state_new_window()), ARGUMENT, BUSY, MEMORY. Checksums find damage, not forgery: of a file that
+ * someone made to deceive, the logits may be anything, but nothing is read or written out of bounds. */
+int pn_state_load(pn_state *state, const char *path);
 
 /* One part of a ragged batch: `n` tokens to append to `state`. n >= 1. If all_logits is not NULL it receives
  * [n, n_vocab] floats: the logits after each of the tokens. */

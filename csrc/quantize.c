@@ -4,14 +4,14 @@
  * metadata is kept in order and byte for byte, but for general.file_type and general.quantization_version, which are
  * set where they stand or added at the end. The alignment is kept; the version written is 3. A fixed amount of memory,
  * and the bytes do not depend on the number of threads.
- * Know first: the new file takes its name only when all of it is on the disk (quantize_sink.h), so the input may be the
+ * Know first: the new file takes its name only when all of it is on the disk (sink.h), so the input may be the
  * output. */
 #include "common.h"
 #include "dtype.h"
 #include "gguf.h"
 #include "pantheon.h"
 #include "quantize_mix.h"
-#include "quantize_sink.h"
+#include "sink.h"
 #include "status.h"
 #include "threads.h"
 
@@ -230,7 +230,7 @@ static int quantize_write_tensor(job *j, uint64_t index) {
 
 static int quantize_run(job *j, const char *out_path) {
     PN_TRY(quantize_plan(j));
-    PN_TRY(sink_open(&j->out, out_path));
+    PN_TRY(sink_open(&j->out, out_path, 0666));
     PN_TRY(quantize_write_header(j));
     for (uint64_t i = 0; i < j->n_tensors; i++) PN_TRY(quantize_write_tensor(j, i));
     return sink_commit(&j->out);

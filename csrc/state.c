@@ -104,6 +104,21 @@ int pn_state_reset(pn_state *state) {
     return PN_OK;
 }
 
+void state_adopt(pn_state *state, uint32_t *tokens, size_t n, size_t capacity, const kv_cache *kv, float *logits) {
+    drop_tokens(state, 0);
+    kv_clear(&state->kv);
+    free(state->tokens);
+    state->kv = *kv;
+    state->tokens = tokens;
+    state->n_tokens = n;
+    state->capacity = capacity;
+    if (logits) {
+        free(state->logits);
+        state->logits = logits;
+    }
+    state->has_logits = logits;
+}
+
 int pn_state_rewind(pn_state *state, size_t n) {
     if (!state_enter(state)) return fail_busy();
     int status = PN_OK;

@@ -42,6 +42,9 @@ bool state_enter(pn_state *state);
 void state_leave(pn_state *state);
 /* Room for n tokens in all, in ids and cache: whoever asks is about to write behind n_tokens. */
 int state_reserve(pn_state *state, size_t n);
+/* Become what another state was, in one step that cannot fail: its ids [n] of `capacity`, its cache, which has room for
+ * n positions, and its logits [V], or NULL where there are none. All are the state's now, what it had is freed. */
+void state_adopt(pn_state *state, uint32_t *tokens, size_t n, size_t capacity, const kv_cache *kv, float *logits);
 /* True once after each pn_state_cancel. */
 bool state_take_cancel(pn_state *state);
 

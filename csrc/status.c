@@ -73,6 +73,9 @@ const char *pn_status_name(int status) {
         [PN_ERR_CONTEXT] = "context",
         [PN_ERR_ISA] = "isa",
         [PN_ERR_NUMERIC] = "numeric",
+        [PN_ERR_NOT_STATE] = "not_state",
+        [PN_ERR_DAMAGED] = "damaged",
+        [PN_ERR_OTHER_MODEL] = "other_model",
     };
     return status >= 0 && (size_t)status < PN_ARRAY_LEN(names) ? names[status] : "unknown";
 }

@@ -56,6 +56,9 @@ ERROR_BY_STATUS: dict[int, type[errors.PantheonError]] = {
     lib.PN_ERR_CONTEXT: errors.ContextError,
     lib.PN_ERR_ISA: errors.ISAError,
     lib.PN_ERR_NUMERIC: errors.NumericError,
+    lib.PN_ERR_NOT_STATE: errors.NotSavedFileError,
+    lib.PN_ERR_DAMAGED: errors.DamagedFileError,
+    lib.PN_ERR_OTHER_MODEL: errors.OtherModelError,
 }
 
 
@@ -594,6 +597,14 @@ def model_facts(model: ModelHandle) -> ModelFacts:
     return ModelFacts(**facts)
 
 
+def model_fingerprint(model: ModelHandle) -> int:
+    """Which model this is, in 64 bits; never 0."""
+    value = ffi.new("uint64_t *")
+    with model as pointer:
+        _check(lib.pn_model_fingerprint(pointer, value))
+    return int(value[0])
+
+
 class StateHandle(_Handle):
     """Owns one pn_state. C keeps the model's memory while the state lives, in whatever order they are closed."""
 
@@ -757,6 +768,18 @@ def state_bytes(state: StateHandle) -> int:
     """Bytes that the state holds."""
     with state.exclusive(), state as pointer:
         return int(lib.pn_state_bytes(pointer))
+
+
+def state_save(state: StateHandle, path: str | bytes | os.PathLike[str]) -> None:
+    """Write ids, cache and logits to a file, whole or not at all."""
+    with state.exclusive(), state as pointer:
+        _check(lib.pn_state_save(pointer, path_bytes(path)))
+
+
+def state_load(state: StateHandle, path: str | bytes | os.PathLike[str]) -> None:
+    """Become what the file's state was; after a failure it is as it was."""
+    with state.exclusive(), state as pointer:
+        _check(lib.pn_state_load(pointer, path_bytes(path)))
 
 
 def state_cancel(state: StateHandle) -> None:

@@ -8,6 +8,10 @@
     |   +-- TruncatedError               the file ends before what it announces
     |   +-- CorruptFileError             the container contradicts itself
     |   +-- MetadataError                a metadata key is missing, of the wrong type, or makes no sense
+    +-- SavedFileError                   something is wrong with a saved state or chat
+    |   +-- NotSavedFileError            the file is something else
+    |   +-- DamagedFileError             it was cut short or changed since it was saved
+    |   +-- OtherModelError              it belongs to another model than this one
     +-- UnsupportedError                 valid, but not something that this build can run
     +-- OutOfMemoryError (MemoryError)   an allocation failed; the message says how much was wanted
     +-- BusyError (alias: Busy)          the state, sampler or chat is in use by another call
@@ -60,8 +64,26 @@ class MetadataError(ModelFileError):
     """A metadata key is missing, of the wrong type, or holds a value that makes no sense."""
 
 
+class SavedFileError(PantheonError):
+    """Something is wrong with a saved state or chat; the subclasses say what. Nothing of the file was loaded."""
+
+
+class NotSavedFileError(SavedFileError):
+    """The file is something else than a saved state or chat."""
+
+
+class DamagedFileError(SavedFileError):
+    """A saved state or chat that was cut short, or changed, since it was saved."""
+
+
+class OtherModelError(SavedFileError):
+    """A saved state or chat of another model, or of one that computes other bits."""
+
+
 class UnsupportedError(PantheonError):
-    """A valid file that asks for something this build does not have: an architecture, an element type, a tokenizer."""
+    """A valid file that asks for something this build does not have: an architecture, an element type, a tokenizer, a
+    version of a format.
+    """
 
 
 class OutOfMemoryError(PantheonError, MemoryError):

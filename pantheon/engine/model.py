@@ -149,6 +149,15 @@ class Model:
         return self._info.n_vocab
 
     @property
+    def fingerprint(self) -> str:
+        """Which model this is: 16 hexadecimal digits that two models share if they compute the same.
+
+        It covers the architecture, its metadata, the tensors' names, types and shapes, and a part of all weights that
+        is read in milliseconds; not the vocabulary and the chat template. It depends on the file alone.
+        """
+        return f"{_native.model_fingerprint(self._handle):016x}"
+
+    @property
     def tokenizer(self) -> Tokenizer:
         """Its tokenizer; it closes with the model."""
         return self._tokenizer

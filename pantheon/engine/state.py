@@ -5,6 +5,7 @@ Rank 3: imports _native. A state belongs to one caller at a time; a second one g
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -102,6 +103,26 @@ class State:
     def reset(self) -> None:
         """Forget everything."""
         _native.state_reset(self._handle)
+
+    def save(self, path: str | bytes | os.PathLike[str]) -> None:
+        """Write what the state holds to a file: ids, cache, logits, the model's fingerprint, checksums.
+
+        The file is binary, about model.info.kv_bytes_per_token bytes for each token. It appears whole or not at all,
+        over one that was there, and only its owner may read it.
+        Raises ArgumentError, BusyError, FileError, OutOfMemoryError.
+        """
+        _native.state_save(self._handle, path)
+
+    def load(self, path: str | bytes | os.PathLike[str]) -> None:
+        """Become what the saved state was: what comes next has the same bits as if it had never been away.
+
+        This holds in another process, on other instruction sets and numbers of threads. The window stays this state's
+        own. All of the file is checked first; after a failure the state is as it was.
+        Raises FileError, NotSavedFileError, DamagedFileError, OtherModelError, UnsupportedError (another version of the
+        format), ContextError (more tokens than the window, or rotary factors for another window), BusyError,
+        OutOfMemoryError.
+        """
+        _native.state_load(self._handle, path)
 
     def cancel(self) -> None:
         """Make the evaluation that runs on this state, or else the next one, raise CancelledError. Any thread."""

@@ -1,10 +1,10 @@
-/* quantize_sink.h - a new file that appears under its name whole, or not at all.                          (rank 4)
+/* sink.h - a new file that appears under its name whole, or not at all.                                    (rank 2)
  *
  * It is written under another name beside the old one and takes its name only when all of it is on the disk, so a
  * reader, a full disk or a crash never meets half a file. All that can fail is PN_ERR_IO naming the path, or
  * PN_ERR_MEMORY. */
-#ifndef PN_QUANTIZE_SINK_H
-#define PN_QUANTIZE_SINK_H
+#ifndef PN_SINK_H
+#define PN_SINK_H
 
 #include "common.h"
 
@@ -23,9 +23,9 @@ typedef struct sink {
     uint64_t written; /* bytes given to sink_write so far */
 } sink;
 
-/* Check the target (PN_ERR_ARGUMENT for a path that cannot be one) and create the temporary file. `path` is borrowed.
- * sink_close is due after this, also when it fails. */
-int sink_open(sink *s, const char *path);
+/* Check the target (PN_ERR_ARGUMENT for a path that cannot be one) and create the temporary file, with permissions
+ * `mode` less the umask. `path` is borrowed. sink_close is due after this, also when it fails. */
+int sink_open(sink *s, const char *path, unsigned mode);
 int sink_write(sink *s, const void *bytes, size_t len);
 int sink_u32(sink *s, uint32_t value);
 int sink_u64(sink *s, uint64_t value);

@@ -1,6 +1,6 @@
-/* quantize_sink.c - temporary file, buffer, sync, rename. It knows the operating system and not what is written.
- *                                                                                                       (rank 4) */
-#include "quantize_sink.h"
+/* sink.c - temporary file, buffer, sync, rename. It knows the operating system and not what is written.
+ *                                                                                                       (rank 2) */
+#include "sink.h"
 
 #include "pantheon.h"
 #include "status.h"
@@ -39,7 +39,7 @@ static int sink_check_target(const char *path) {
 }
 
 /* open() rather than mkstemp(): the mode of the new file is then what the umask says, without asking for the umask. */
-static int sink_create(sink *s) {
+static int sink_create(sink *s, unsigned mode) {
     const size_t dir_len = sink_dir_len(s->path);
     int error = 0;
     for (unsigned attempt = 0; attempt < 100; attempt++) {
@@ -47,7 +47,7 @@ static int sink_create(sink *s) {
         clock_gettime(CLOCK_REALTIME, &now);
         snprintf(s->temp, sizeof s->temp, "%.*s.pantheon-%lx-%lx-%u.tmp", (int)dir_len, s->path,
                  (unsigned long)getpid(), (unsigned long)now.tv_nsec, attempt);
-        s->fd = open(s->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        s->fd = open(s->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, (mode_t)mode);
         if (s->fd >= 0) return PN_OK;
         error = errno;
         if (error != EEXIST && error != EINTR) break;
@@ -56,12 +56,12 @@ static int sink_create(sink *s) {
     return sink_fail(s, "create", error);
 }
 
-int sink_open(sink *s, const char *path) {
+int sink_open(sink *s, const char *path, unsigned mode) {
     *s = (sink){ .path = path, .fd = -1 };
     PN_TRY(sink_check_target(path));
     s->buffer = malloc(SINK_BUFFER);
-    if (!s->buffer) return pn_fail(PN_ERR_MEMORY, "quantize: no memory for %d bytes", SINK_BUFFER);
-    return sink_create(s);
+    if (!s->buffer) return pn_fail(PN_ERR_MEMORY, "no memory for %d bytes to write with", SINK_BUFFER);
+    return sink_create(s, mode);
 }
 
 static int sink_put(sink *s, const uint8_t *bytes, size_t len) {
