@@ -3,8 +3,8 @@
  * Covered is what logits depend on: the architecture with all of its metadata ("llama.*"), name, type and shape of
  * every tensor, all vectors (norms, biases, rotary frequencies), and of each matrix some rows, spread over it. Weights
  * count as the numbers that the file says, not as they are packed, so neither the instruction set nor the number of
- * threads nor the way of reading the file has a part in it, and later versions may pack them otherwise. Not covered: the
- * vocabulary, the chat template, names and licences; and a file in which someone changed single rows by hand.
+ * threads nor the way of reading the file has a part in it, and later versions may pack them otherwise. Not covered:
+ * the vocabulary, the chat template, names and licences; and a file in which someone changed single rows by hand.
  * Reading some rows of each matrix takes milliseconds; all of them would take seconds for a large model. */
 #include "digest.h"
 #include "model.h"

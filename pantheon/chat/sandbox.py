@@ -420,6 +420,7 @@ class CompiledTemplate:
 
     def __init__(self, source: str) -> None:
         """Raises ChatTemplateError for a template that is not valid Jinja, with the line."""
+        self.source = source
         self._lock = threading.Lock()
         self._environment = _Environment()
         self._now: Callable[[], datetime] = datetime.now

@@ -25,6 +25,7 @@ from pantheon.chat.format import ChatFormat
 from pantheon.chat.messages import Message, Turn, as_messages, check_plain
 from pantheon.chat.plan import Plan
 from pantheon.chat.reading import Reading
+from pantheon.chat.saving import AnyPath, load_chat, save_chat
 from pantheon.chat.segments import Prompt
 from pantheon.chat.turns import (
     Draft,
@@ -104,6 +105,9 @@ class Chat:
         check_plain("tools", tools)
         self._options: dict[str, Any] = {"tools": tools, "fold_system": fold_system, "merge_roles": merge_roles}
         self._model = model
+        self._template = template
+        self._notes: tuple[str, ...] = ()  # of loading
+        self.sampling: dict[str, Any] = {}
         self._format = format_of(model, template, self._now)
         self._turns: Turns = tuple(Turn(message) for message in given)
         self._dropped: tuple[Dropped, ...] = ()  # of them, what was left out and stays out
@@ -219,7 +223,38 @@ class Chat:
             self._turns, self._dropped, self._reading = first_system(self._turns), (), None
             self._state.reset()
 
+    def save(self, path: AnyPath, *, cache: bool = False, sampling: Mapping[str, Any] | None = None) -> None:
+        """Write the conversation to a file: readable JSON with messages, the ids of replies, settings and the model's
+        fingerprint. It appears whole or not at all, and only its owner may read it.
+
+        cache: write what was evaluated, too, beside it (name.json, name.kv; kv_bytes_per_token for each token), so that
+        after loading only new tokens are evaluated. sampling: what the caller wants to find in `sampling` after
+        loading; None: what is there now.
+        Raises FileError, BusyError while a reply is running, ArgumentError.
+        """
+        save_chat(self, path, cache=cache, sampling=sampling)
+
+    @classmethod
+    def load(
+        cls, path: AnyPath, model: Model, *, cache: bool = True, ignore_model: bool = False, **options: Any
+    ) -> Chat:
+        """The conversation of a saved file, which goes on as if it had never been away: the same prompts, the same
+        greedy replies, the clock that its templates saw.
+
+        cache: use the cache beside it, if it was saved with one; where that is missing or of another moment a note says
+        so, where it is damaged that is an error. ignore_model: take the messages over into another model; the ids and
+        the cache are left. options: window, reply_limit, policy, fraction, template, now, tools, fold_system,
+        merge_roles, in place of the file's. `notes` says what of the file was not believed, such as the ids of a reply
+        whose text was edited.
+        Raises FileError, NotSavedFileError, DamagedFileError, OtherModelError, UnsupportedError (a newer version), and
+        what Chat() raises.
+        """
+        return load_chat(cls, path, model, cache=cache, ignore_model=ignore_model, **options)
+
     # ---- looking
+
+    sampling: dict[str, Any]
+    """Settings that save() writes and load() reads. They are the caller's: no reply takes them by itself."""
 
     @property
     def messages(self) -> list[Message]:
@@ -251,7 +286,7 @@ class Chat:
     @property
     def notes(self) -> list[str]:
         """What a user should know about the format, and what it does with this conversation's messages."""
-        notes = list(self._format.notes)
+        notes = [*self._format.notes, *self._notes]
         if self._options["fold_system"] and not self._format.takes_system and first_system(self._turns):
             notes.append(f"{self.style} takes no system text: it is put in front of the first user message")
         return notes

@@ -326,6 +326,12 @@ class Model:
             merge_roles=merge_roles,
         )
 
+    def load_chat(self, path: str | os.PathLike[str], **options: Any) -> Chat:
+        """The conversation that Chat.save() wrote; options and errors: as in Chat.load()."""
+        from pantheon.chat.session import Chat
+
+        return Chat.load(path, self, **options)
+
     def _prompt_ids(self, prompt: str | bytes | Sequence[int] | npt.ArrayLike) -> _native.Ids | _native.IdBuffer:
         if isinstance(prompt, (str, bytes)):
             return self.tokenizer.encode_buffer(prompt, bos=True)
