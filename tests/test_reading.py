@@ -302,9 +302,26 @@ def test_what_was_taken_back_or_said_again_is_no_loss(model: pantheon.Model) -> 
     chat._turns = chat._turns[:-2]
     chat.send("another", max_tokens=4, **FORCE)  # instead
     assert reading_of(chat).note is None
-    chat._turns = (*chat._turns[:1], pantheon.chat.Turn(Message("user", "1")), *chat._turns[2:])
-    chat.send("more", max_tokens=4, **FORCE)  # an edit: what follows was read before, behind another text
-    assert reading_of(chat).note is None
+
+
+def test_a_changed_message_is_named_with_what_stands_behind_it(model: pantheon.Model) -> None:
+    chat = model.chat("s")
+    for text in ("one", "two"):
+        chat.send(text, max_tokens=4, **FORCE)
+    turns = chat._turns
+    chat._turns = (turns[0], pantheon.chat.Turn(Message("user", "1")), *turns[2:])
+    chat.send("more", max_tokens=4, **FORCE)
+    reading = reading_of(chat)
+    behind = sum(piece.tokens for piece in reading.pieces if piece.message in (2, 3, 4))
+    assert reading.note == (
+        f"user turn 1 is not what was read before at token {reading.reused}; {behind} tokens read again"
+    )
+    chat._turns = (turns[0], *chat._turns[3:])  # without the first exchange
+    chat.send("and more", max_tokens=4, **FORCE)
+    assert re.fullmatch(r"user turn 1 was taken out at token \d+; \d+ tokens read again", reading_of(chat).note or "")
+    chat._turns = (pantheon.chat.Turn(Message("system", "t")), *chat._turns[1:])
+    chat.send("x", max_tokens=4, **FORCE)
+    assert (reading_of(chat).note or "").startswith("system turn 1 is not what was read before at token ")
 
 
 def test_a_reading_of_a_state_from_elsewhere_says_what_it_can(model: pantheon.Model) -> None:

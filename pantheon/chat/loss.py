@@ -3,12 +3,13 @@
 Rank 4: imports its siblings.
 
 The one thing to know first: only tokens of messages that were read before count. A new message, an undone reply or a
-regenerated one costs what it costs and is no loss.
+regenerated one costs what it costs and is no loss; what stands behind a message that was changed is one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import SequenceMatcher
 
 from pantheon._arrays import IdBuffer
 from pantheon.chat.format import ChatFormat
@@ -26,10 +27,11 @@ def note_of(wanted: Fitted, before: Fitted | None, held: IdBuffer, reused: int, 
     if before is None:
         return _sentence("the state held other tokens", reused, min(len(held), n) - reused)
     pieces = _pieces(wanted, chat_format)
-    again = _first_new(pieces, _n_known(before.turns, wanted.turns)) - reused
+    known = _known(before.turns, wanted.turns)
+    again = _count(pieces, {now for _, now in known}, reused)
     if again <= 0:
         return None
-    return _sentence(_cause(wanted, before, held, reused, chat_format, pieces), reused, again)
+    return _sentence(_cause(wanted, before, reused, chat_format, pieces, known), reused, again)
 
 
 def _sentence(cause: str, at: int, again: int) -> str:
@@ -40,57 +42,64 @@ def _pieces(fitted: Fitted, chat_format: ChatFormat) -> tuple[Piece, ...]:
     return take_apart(fitted.prompt, fitted.turns, fitted.start, chat_format.tokenizer, chat_format.stop_ids, 0)[1]
 
 
-def _n_known(before: Sequence[Turn], now: Sequence[Turn]) -> int:
-    """How many messages, from the first, are those of the turn before, the reply that it got included."""
-    n = next((n for n, (a, b) in enumerate(zip(before, now, strict=False)) if a.message != b.message), None)
-    if n is not None:
-        return n
-    n = min(len(before), len(now))
-    return n + 1 if n < len(now) and now[n].message.role == "assistant" else n
+def _known(before: Sequence[Turn], now: Sequence[Turn]) -> set[tuple[int, int]]:
+    """The messages that were read before, as (index then, index now). The reply that came behind them is one."""
+    old, new = ([(turn.message.role, turn.message.content) for turn in turns] for turns in (before, now))
+    if len(old) < len(new) and new[len(old)][0] == "assistant":
+        old.append(new[len(old)])
+    blocks = SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
+    return {(block.a + n, block.b + n) for block in blocks for n in range(block.size)}
 
 
-def _first_new(pieces: Sequence[Piece], n_known: int) -> int:
-    """The index of the first token of what comes after the known messages."""
-    known = [number for number, piece in enumerate(pieces) if piece.message is not None and piece.message < n_known]
-    return sum(piece.tokens for piece in pieces[: known[-1] + 1]) if known else 0
+def _count(pieces: Sequence[Piece], known: set[int], reused: int) -> int:
+    """How many tokens of known messages, and of the template's parts between them, are behind the first `reused`."""
+    last = max((number for number, piece in enumerate(pieces) if piece.message in known), default=-1)
+    at = again = 0
+    for piece in pieces[: last + 1]:
+        if piece.message is None or piece.message in known:
+            again += min(piece.tokens, max(at + piece.tokens - reused, 0))
+        at += piece.tokens
+    return again
 
 
 def _cause(
     wanted: Fitted,
     before: Fitted,
-    held: IdBuffer,
     reused: int,
     chat_format: ChatFormat,
     pieces: Sequence[Piece],
+    known: set[tuple[int, int]],
 ) -> str:
     more = len(wanted.dropped) - len(before.dropped)
     if more > 0:
         return f"{more} exchange{'s'[: more != 1]} left out: the prompt goes on differently"
     if more < 0:
         return f"{-more} exchange{'s'[: more != -1]} that had been left out came back"
+    now = _message_at(pieces, reused)
+    if now is not None and now not in {new for _, new in known}:
+        return f"{_turn(wanted.turns, now)} is not what was read before"
     if reused >= len(before.prompt.ids):  # in the reply
         return f"the template rewrote {_turn(wanted.turns, len(before.turns))}"
-    piece = _piece_at(_pieces(before, chat_format), reused)
-    message = piece.message if piece is not None else None
-    if message is None:
-        now = _piece_at(pieces, reused)
-        message = now.message if now is not None else None
-    if message is None:
-        return "the template's own text changed"
-    return f"the template rewrote {_turn(wanted.turns, message)}"
+    then = _message_at(_pieces(before, chat_format), reused)
+    if then is not None and then not in {old for old, _ in known}:
+        return f"{_turn(before.turns, then)} was taken out"
+    if then is not None:
+        return f"the template rewrote {_turn(before.turns, then)}"
+    if now is not None:
+        return f"the template rewrote {_turn(wanted.turns, now)}"
+    return "the template's own text changed"
 
 
-def _piece_at(pieces: Sequence[Piece], token: int) -> Piece | None:
+def _message_at(pieces: Sequence[Piece], token: int) -> int | None:
+    """The message whose piece a token is in."""
     for piece in pieces:
         if token < piece.tokens:
-            return piece
+            return piece.message
         token -= piece.tokens
     return None
 
 
 def _turn(turns: Sequence[Turn], message: int) -> str:
     """ "assistant turn 2": which of its role's messages one is, counted from 1."""
-    if message >= len(turns):
-        return f"message {message}"
-    role = turns[message].message.role
+    role = turns[message].message.role if message < len(turns) else "assistant"
     return f"{role} turn {sum(turn.message.role == role for turn in turns[: message + 1])}"

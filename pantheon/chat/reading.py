@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pantheon._arrays import IdBuffer
 from pantheon.chat.format import ChatFormat
-from pantheon.chat.loss import note_of
-from pantheon.chat.pieces import Piece, Token, take_apart
+from pantheon.chat.pieces import Piece, Token, origin_of, take_apart
 from pantheon.chat.segments import Kept, Special, join
 from pantheon.chat.window import Dropped, Fitted
 
@@ -132,6 +131,8 @@ class Reading:
     @cached_property
     def note(self) -> str | None:
         """Where and why tokens that the state held had to be read again; None if none had to."""
+        from pantheon.chat.loss import note_of
+
         return note_of(self.fitted, self.before, self.held, self.reused, self.chat_format)
 
     @property
@@ -216,8 +217,6 @@ def _look_alikes(reading: Reading) -> list[LookAlike]:
 
 def _whose(reading: Reading, at: int) -> tuple[str, int | None]:
     """The origin of a character of the prompt."""
-    from pantheon.chat.pieces import origin_of
-
     for segment in reading.fitted.prompt.segments:
         if at < len(segment.text):
             return origin_of(segment)
