@@ -26,6 +26,7 @@ from tiny_gguf import CHATML, write_model
 
 import pantheon
 from pantheon.chat import Message, Reader, Reading, count_tokens
+from pantheon.chat.segments import ControlTokens
 from pantheon.errors import ArgumentError, ChatTemplateError, MetadataError
 
 A = 40
@@ -161,6 +162,18 @@ def test_tokens_of_vocabularies_that_change_their_texts(tmp_path: Path) -> None:
                 text = unicodedata.normalize(form, texts[index]) if form else texts[index]
                 text = re.sub(" +", " ", text) if path == cut else text
                 assert own.decode().strip() == text
+
+
+def test_the_ids_of_a_text_are_remembered_with_what_it_follows(tmp_path: Path) -> None:
+    tokenizer = pantheon.Tokenizer.from_file(trained().write(tmp_path / "spm.gguf"))
+    controls = ControlTokens(tokenizer)
+    after = tokenizer.bos
+    assert after is not None
+    texts = ["the town", "town", "the town"]
+    for text in texts:
+        for previous in (None, after, 300, after, None):
+            assert controls.encode(text, previous) == tokenizer.encode_buffer(text, after=previous)
+    assert controls.encode("town", None) != controls.encode("town", 300)
 
 
 @pytest.mark.parametrize("name", list(FAMILIES))
@@ -302,6 +315,15 @@ def test_what_was_taken_back_or_said_again_is_no_loss(model: pantheon.Model) -> 
     chat._turns = chat._turns[:-2]
     chat.send("another", max_tokens=4, **FORCE)  # instead
     assert reading_of(chat).note is None
+
+
+def test_the_same_prompt_again_is_no_loss_where_a_message_ends_it(model_with: Make) -> None:
+    chat = model_with("{% for m in messages %}{{ m.content + '<|im_end|>' }}{% endfor %}").chat("s")
+    for _ in range(2):
+        chat.send("one", max_tokens=4, **FORCE)
+        assert reading_of(chat).note is None
+        chat._turns = chat._turns[:-2]
+    assert reading_of(chat).evaluated == 1
 
 
 def test_a_changed_message_is_named_with_what_stands_behind_it(model: pantheon.Model) -> None:
@@ -446,6 +468,13 @@ def test_the_program_runs_alone(model: pantheon.Model, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-I", path], capture_output=True, check=True)
     assert done.stdout.decode().partition("\n")[2] == reading.text + "\n"
     check_program(reading)
+    chat = model.chat("s", window=120)
+    chat.send("one", max_tokens=4, **FORCE)
+    chat.send("two", max_tokens=85, **FORCE)
+    chat._turns = (*chat._turns[:-1], pantheon.chat.Turn(Message("assistant", "short")))
+    chat.send("three", max_tokens=2, **FORCE)  # now it would fit, but what was left out stays out
+    assert (len(reading_of(chat).dropped), len(reading_of(chat).newly_dropped)) == (1, 0)
+    check_program(reading_of(chat))
 
 
 @settings(deadline=None, max_examples=100)

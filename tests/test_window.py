@@ -163,6 +163,7 @@ def test_what_was_left_out_stays_out(chatml: ChatFormat) -> None:
     assert read_messages(again) == [0, *range(3, 11)]
     shortened = TOOLS[:2]  # its one exchange is the last, and stays
     assert read_messages(fitted(chatml, shortened, 10_000, before=first.dropped)) == [0, 1]
+    assert read_messages(fitted(chatml, TOOLS[:3], 10_000, before=first.dropped)) == [0, 1, 2]
     assert exchanges(turns_of(TOOLS)) == [(1, 2), (3, 4, 5, 6, 7), (8,)]
 
 

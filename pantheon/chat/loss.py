@@ -78,8 +78,6 @@ def _cause(
     now = _message_at(pieces, reused)
     if now is not None and now not in {new for _, new in known}:
         return f"{_turn(wanted.turns, now)} is not what was read before"
-    if reused >= len(before.prompt.ids):  # in the reply
-        return f"the template rewrote {_turn(wanted.turns, len(before.turns))}"
     then = _message_at(_pieces(before, chat_format), reused)
     if then is not None and then not in {old for old, _ in known}:
         return f"{_turn(before.turns, then)} was taken out"
