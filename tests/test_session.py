@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
 import threading
@@ -23,6 +24,7 @@ from test_spm import LLAMA, write_spm_model
 import pantheon
 from pantheon.chat import Message
 from pantheon.chat.messages import Turn
+from pantheon.engine.tokenizer import PieceDecoder
 from pantheon.errors import ArgumentError, BusyError, ContextError
 
 A, B = 40, 41  # ordinary tokens of the tiny vocabulary
@@ -424,6 +426,28 @@ def test_a_cancel_in_the_prompt_phase_is_obeyed_at_once(real: pantheon.Model, ho
     if how != "close":
         assert said(chat) == ["s"]
         check_next_reply(chat, "What is the capital of France?")
+
+
+def test_ctrl_c_between_a_token_and_its_text_leaves_neither(
+    model: pantheon.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push, count = PieceDecoder.push, itertools.count()
+
+    def interrupted(self: PieceDecoder, token: int) -> bytes:
+        if next(count) == 2:
+            raise KeyboardInterrupt
+        return push(self, token)
+
+    chat = model.chat("s")
+    stream = chat.stream("a", max_tokens=9, logprobs=0, **FORCE)
+    monkeypatch.setattr(PieceDecoder, "push", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        stream.finish()
+    assert stream.reply is not None
+    assert stream.reply.tokens == (A, A) == chat._turns[-1].ids
+    assert stream.reply.text == model.tokenizer.decode([A, A]) == said(chat)[-1]
+    assert len(stream.reply.logprobs or ()) == 2
+    check_next_reply(chat)
 
 
 @pytest.mark.timing

@@ -253,7 +253,12 @@ class _Text:
         return self._add(data, self._matcher.match is not None)
 
     def finish(self) -> str:
-        """What was held back, if no stop string came; U+FFFD if the last character never became whole. Idempotent."""
+        """What was held back, if no stop string came; U+FFFD if the last character never became whole. Idempotent.
+
+        Tokens that Ctrl-C kept from being pushed are no part of the reply: its text and its ids say the same.
+        """
+        n = len(self._ends)
+        del self._record.tokens[n:], self._record.logprobs[n:]
         began = self._record.generated_tokens or self._record.finish_reason == "stop"
         return self._add(self._matcher.finish(), True) if began else ""
 
