@@ -9,9 +9,11 @@ CASES=2000 in the environment runs more of them.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,6 +33,11 @@ Operation = tuple[Any, ...]
 def model(tiny_model: str) -> Iterator[pantheon.Model]:
     with pantheon.load(tiny_model, blas=False, threads=1) as loaded:
         yield loaded
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("chats") / "chat.json"
 
 
 WORDS = st.text(max_size=5) | st.sampled_from(["<|im_end|>", " the", "\n", "the system and the user " * 3, "🤗"])
@@ -60,6 +67,7 @@ OTHERS = st.one_of(
     st.tuples(st.just("choose"), INDICES),
     st.tuples(st.just("system"), st.none() | WORDS),
     st.tuples(st.just("window"), WINDOWS),
+    st.tuples(st.just("save and load"), st.booleans()),
     st.sampled_from([("clear",), ("undo",)]),
 )
 OPERATIONS = st.integers(0, 9).flatmap(
@@ -151,6 +159,18 @@ def change(chat: pantheon.Chat, book: Book, operation: Operation) -> Book:
     return [entry for entry in book[:1] if entry[0] == "system"]
 
 
+def reloaded(chat: pantheon.Chat, path: Path, cache: bool) -> pantheon.Chat:
+    """The chat as a file gives it back, with its cache or without; it goes on where the other one was."""
+    chat.save(path, cache=cache)
+    chosen, alternatives = chat.chosen, chat.alternatives
+    chat.close()
+    other = pantheon.Chat.load(path, chat._model)
+    assert (other._turns, other._dropped, other.window) == (chat._turns, chat._dropped, chat.window)
+    assert (other.chosen, other.alternatives) == (chosen, alternatives)
+    assert [message.cut for message in other.messages] == [message.cut for message in chat.messages]
+    return other
+
+
 def do(chat: pantheon.Chat, book: Book, operation: Operation) -> Book:
     """One operation; what is refused changes nothing."""
     makes_reply = operation[0] in ("send", "regenerate", "edit", "continue")
@@ -170,12 +190,17 @@ def do(chat: pantheon.Chat, book: Book, operation: Operation) -> Book:
 )
 @given(WINDOWS, OPERATIONS)
 def test_after_any_operations_a_chat_is_what_its_turns_say(
-    model: pantheon.Model, window: int, operations: list[Operation]
+    model: pantheon.Model, file: Path, window: int, operations: list[Operation]
 ) -> None:
     book: Book = [("system", "s")]
-    with model.chat("s", window=window) as chat:
+    with contextlib.ExitStack() as stack:
+        chat = stack.enter_context(model.chat("s", window=window))
         for operation in operations:
-            book = do(chat, book, operation)
+            if operation[0] == "save and load":
+                event("save and load: done")
+                chat = stack.enter_context(reloaded(chat, file, operation[1]))
+            else:
+                book = do(chat, book, operation)
             assert [(message.role, message.content) for message in chat.messages] == book
             for turn in chat._turns:
                 if turn.ids is not None:
