@@ -7,7 +7,8 @@ results. Exchanges are left out whole, the oldest first; what stands before the 
 oldest. System texts always stay, wherever they stand, and so does the last exchange.
 
 The one thing to know first: whether a conversation fits is decided on the prompt that its template prints for what is
-kept, never on an estimate, for a template may print other things when it is given less. And what was left out once
+kept, never on an estimate, for a template may print other things when it is given less. (Of a long history, what is too
+long by far is passed over.) And what was left out once
 stays out: `before` carries it from one turn to the next, so that a conversation does not lose and regain a turn by
 turns, and the model's cache with it.
 """
@@ -16,10 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, get_args
 
 from pantheon.chat.messages import Turn
-from pantheon.chat.segments import Prompt
+from pantheon.chat.segments import Kept, Prompt, Text
 from pantheon.errors import ArgumentError, ContextError
 
 Policy = Literal["drop_oldest", "error", "drop_to_fraction"]
@@ -28,6 +30,7 @@ drop_to_fraction: then leave out more at once, down to a fraction of the room fo
 beginning, and the cache its use, for many turns. error: leave out nothing and raise ContextError."""
 
 POLICIES: tuple[str, ...] = get_args(Policy)
+_MANY = 32
 Write = Callable[[int], Prompt]
 """The prompt without the turns before an index, but for system texts."""
 
@@ -127,15 +130,16 @@ def fit(
     candidates = exchanges(turns)[kept_out:-1] if policy != "error" else []
     room = window - reserve
     target = int(room * fraction) if policy == "drop_to_fraction" else room
-    if len(prompt.ids) > room:
+    if len(prompt.ids) > room and candidates:
         reason = f"a prompt of {len(prompt.ids)} tokens and a reply of up to {reserve} did not fit into {window}"
-        for messages in candidates:
-            if len(prompt.ids) <= target:
-                break
-            shorter = write(messages[-1] + 1)
-            tokens = len(prompt.ids) - len(shorter.ids)
-            dropped.append(Dropped(messages=messages, tokens=tokens, reason=reason))
+        at, step = 0, _first_step(prompt, candidates, target, write)
+        while len(prompt.ids) > target and at < len(candidates):
+            group = candidates[at : at + step]
+            shorter = write(group[-1][-1] + 1)
+            for messages, tokens in zip(group, _tokens_of(group, prompt, shorter), strict=True):
+                dropped.append(Dropped(messages=messages, tokens=tokens, reason=reason))
             prompt = shorter
+            at, step = at + len(group), 1
     if len(prompt.ids) > room:
         raise _too_long(prompt, reserve, window, policy, bool(candidates))
     return Fitted(
@@ -148,6 +152,69 @@ def fit(
         policy=policy,
         target=target,
     )
+
+
+# ---- Long conversations -------------------------------------------------------------------------------------------
+
+
+def _first_step(prompt: Prompt, candidates: Sequence[tuple[int, ...]], target: int, write: Write) -> int:
+    """How many exchanges may be left out at once, so that a history of a thousand is not rendered a thousand times:
+    those without which the prompt is surely too long, and one more; or, where there are very many others, those without
+    which it turns out to be too long as was to be expected from their sizes."""
+    step = min(_hopeless(prompt, candidates, target) + 1, len(candidates))
+    left, expected = len(prompt.ids), 0
+    for tokens in _sizes(prompt, candidates):
+        left -= tokens
+        if left <= target:
+            break
+        expected += 1
+    while expected > step + _MANY:
+        if len(write(candidates[expected - 1][-1] + 1).ids) > target:
+            return expected
+        expected = step + (expected - step) * 7 // 8
+    return step
+
+
+def _hopeless(prompt: Prompt, candidates: Sequence[tuple[int, ...]], target: int) -> int:
+    """How many exchanges can be left out, the oldest first, such that what is left is surely too long: the ids of the
+    messages' own texts, as they are in this prompt, are more than `target`."""
+    may_go = {message for exchange in candidates for message in exchange}
+    own: dict[int | None, int] = {}  # by the first message without which the text is another; None: it always stays
+    for span in prompt.spans:
+        texts = [segment for segment in prompt.segments[span.segments] if isinstance(segment, (Text, Kept))]
+        messages = [segment.message for segment in texts if segment.message is not None]
+        if messages:  # an id has at least one byte, so at most so many ids are the template's alone
+            others = sum(len(segment.text.encode()) for segment in texts if segment.message is None)
+            first = min((message for message in messages if message in may_go), default=None)
+            own[first] = own.get(first, 0) + max(span.ids.stop - span.ids.start - others, 0)
+    left = sum(own.values())
+    for count, exchange in enumerate(candidates):
+        left -= sum(own.get(message, 0) for message in exchange)
+        if left <= target:
+            return count
+    return len(candidates)
+
+
+def _sizes(prompt: Prompt, group: Sequence[tuple[int, ...]]) -> list[int]:
+    """How many ids each exchange but the last of a group has in a prompt, from its first text to that of the next."""
+    begins: dict[int, int] = {}
+    for span in prompt.spans:
+        segments, n_ids = prompt.segments[span.segments], span.ids.stop - span.ids.start
+        whole = sum(len(segment.text) for segment in segments)
+        at = 0
+        for segment in segments:
+            if isinstance(segment, (Text, Kept)) and segment.message is not None:
+                # from where the text begins that it is a part of, its role included; in a text of many, in proportion
+                begins.setdefault(segment.message, span.ids.start + (at * n_ids // whole if len(segments) > 2 else 0))
+            at += len(segment.text)
+    firsts = [min((begins[message] for message in exchange if message in begins), default=0) for exchange in group]
+    return [max(following - first, 0) for first, following in pairwise(firsts)]
+
+
+def _tokens_of(group: Sequence[tuple[int, ...]], longer: Prompt, shorter: Prompt) -> list[int]:
+    """By how many ids each exchange of a group makes a prompt longer; together, by how many it is longer."""
+    sizes = _sizes(longer, group) if len(group) > 1 else []
+    return [*sizes, len(longer.ids) - len(shorter.ids) - sum(sizes)]
 
 
 def _too_long(prompt: Prompt, reserve: int, window: int, policy: str, dropped: bool) -> ContextError:
