@@ -241,6 +241,19 @@ static void test_load_of_forged_headers_is_refused_before_any_memory_is_asked_fo
     free(model);
 }
 
+static void test_load_of_more_tokens_than_the_window_is_refused(void) {
+    pn_model *model = new_model(7);
+    pn_state *from = new_state(model, 0, 130, true), *to = new_state(model, 129, 9, true);
+    CHECK(pn_state_save(from, path) == PN_OK);
+    CHECK(pn_state_load(to, path) == PN_ERR_CONTEXT && holds(to, 9, true));
+    pn_state_free(to);
+    to = new_state(model, 130, 9, true);
+    CHECK(pn_state_load(to, path) == PN_OK && holds(to, 130, true) && pn_state_window(to) == 130);
+    pn_state_free(from);
+    pn_state_free(to);
+    free(model);
+}
+
 /* Ids and logits that no model gives, with checksums that fit. */
 static void test_load_of_forged_values_is_refused(void) {
     static const float NOT_FINITE[] = { 1e38f * 1e38f, -1e38f * 1e38f, 0.0f };
@@ -327,6 +340,7 @@ int main(void) {
     RUN(test_load_of_a_file_cut_short_anywhere_or_longer_is_refused);
     RUN(test_load_of_a_file_with_any_byte_changed_is_refused);
     RUN(test_load_of_forged_headers_is_refused_before_any_memory_is_asked_for);
+    RUN(test_load_of_more_tokens_than_the_window_is_refused);
     RUN(test_load_of_forged_values_is_refused);
     RUN(test_load_of_things_that_are_no_files_is_refused);
     RUN(test_a_busy_state_is_neither_saved_nor_loaded);
