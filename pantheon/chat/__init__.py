@@ -9,6 +9,7 @@
     reading    what the model read in one turn         reader    what it would read, from the file's header
     pieces     a prompt taken apart                    loss      why tokens were read again
     view       a reading drawn                         program   a reading as a program of its own
+    saving     conversations to files and back         saved     the form of such a file, and what of it is believed
 
 Rank 4: imports errors and the engine.
 """

@@ -14,7 +14,6 @@ moment is not used, and a note says so.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import stat
 import sys
@@ -108,6 +107,8 @@ def _template_of(chat: Chat) -> str | None:
 
 
 def _cache_of(chat: Chat) -> SavedCache:
+    import hashlib  # not for chats that are never saved
+
     ids = chat._state.token_buffer()
     return SavedCache(tokens=len(ids), digest=hashlib.sha256(ids.tobytes()).hexdigest()[:16])
 
