@@ -157,6 +157,28 @@ def test_a_template_that_says_more_when_it_is_given_less_is_counted_as_it_prints
         assert len(fitted(chat_format, said, room).dropped) == first
 
 
+@pytest.mark.parametrize(
+    ("template", "n_messages"),
+    [
+        ("{% if messages|length > 4 %}{{ 'a long introduction ' * 9 }}{% endif %}{% for m in messages %}"
+         "{{ m.content + '<|im_end|>' }}{% endfor %}", 8),
+        ("{% set wordy = 'a word or two more ' if messages|length > 100 else '' %}{% for m in messages %}"
+         "{{ wordy + m.content + '<|im_end|>' }}{% endfor %}", 300),
+    ],
+)  # fmt: skip
+def test_a_template_that_says_less_when_it_is_given_less_is_counted_as_it_prints(
+    tmp_path: Path, template: str, n_messages: int
+) -> None:
+    """What is expected from the whole conversation is more than what turns out: nothing may be left out for it."""
+    path = write_family(tmp_path, "chatml", template=template)
+    chat_format = make_format(*open_vocabulary(path), now=NOW)
+    said = [("system", "s"), *((("user", "assistant")[n % 2], f"text {n}") for n in range(n_messages - 1))]
+    sizes = [len(count_by_hand(chat_format, said, kept)) for kept in kept_by_hand(said)]
+    for room in {*sizes[-40:], (sizes[0] + sizes[-1]) // 2}:
+        first = next(n for n, size in enumerate(sizes) if size <= room)
+        assert len(fitted(chat_format, said, room).dropped) == first
+
+
 def test_system_texts_in_the_middle_stay(chatml: ChatFormat) -> None:
     said = [("user", "a" * 50), ("assistant", "b"), ("system", "now speak French"), ("user", "c")]
     kept = [2, 3]
