@@ -157,6 +157,22 @@ def test_a_template_that_says_more_when_it_is_given_less_is_counted_as_it_prints
         assert len(fitted(chat_format, said, room).dropped) == first
 
 
+def test_an_exchange_without_which_the_prompt_is_longer_is_saved_and_loaded(tmp_path: Path) -> None:
+    longer = "{% if messages|length == 5 %}{{ 'a long introduction' * 5 }}{% endif %}"
+    path = write_model(tmp_path / "m.gguf", template=longer + FAMILIES["chatml"]["template"])
+    said = [Message(("user", "assistant")[n % 2], f"text {n}") for n in range(6)]
+    with pantheon.load(path, blas=False) as model:
+        chat = model.chat(messages=said, reply_limit=4)
+        sizes = [chat.count([*said[n:], Message("user", "x")]) for n in (0, 2, 4, 6)]
+        assert sizes[1] > sizes[0] > sizes[2]
+        chat.window = sizes[2] + 4
+        chat.send("x", **FORCE)
+        assert [out.tokens for out in chat._dropped] == [sizes[0] - sizes[1], sizes[1] - sizes[2]]
+        chat.save(tmp_path / "chat.json")
+        loaded = model.load_chat(tmp_path / "chat.json")
+        assert loaded._dropped == chat._dropped
+
+
 @pytest.mark.parametrize(
     ("template", "n_messages"),
     [

@@ -309,7 +309,8 @@ def _dropped(top: _Part, n_turns: int) -> tuple[Dropped, ...]:
         if not messages or any(b <= a for a, b in zip((last, *messages), messages, strict=False)):
             part.fail("messages", "must be indices of messages, ascending")
         last = messages[-1]
-        dropped.append(Dropped(messages=messages, tokens=part.count("tokens", 0, INT_MAX), reason=part.text("reason")))
+        tokens = part.count("tokens", -INT_MAX, INT_MAX)  # below 0 where a template says more when it is given less
+        dropped.append(Dropped(messages=messages, tokens=tokens, reason=part.text("reason")))
         part.end()
     return tuple(dropped)
 

@@ -42,7 +42,7 @@ class Dropped:
     messages: tuple[int, ...]
     """The indices of its messages in the conversation."""
     tokens: int
-    """By how many the prompt was shorter without it."""
+    """By how many the prompt was shorter without it; below 0 where the template then says more."""
     reason: str
     """The numbers that did not fit when it was left out."""
 
