@@ -110,8 +110,11 @@ _TEMPLATE = click.option("--template", metavar="STYLE|FILE", help="Instead of th
 _FOLD_SYSTEM = click.option(
     "--fold-system", is_flag=True, help="If the template takes no system prompt: put it before the first message."
 )
+_MARKDOWN = click.option("--markdown", is_flag=True, help="Draw the replies' Markdown, on a terminal.")
+_RESUME = click.option("--resume", is_flag=True, help="Go on with the last chat.")
 _WINDOW = click.option("--window", type=click.IntRange(1), help="Tokens of prompt and reply. Default: the model's.")
 
+_CHAT_OPTIONS = (_SYSTEM, _TEMPLATE, _FOLD_SYSTEM, _WINDOW, _MARKDOWN, _RESUME)
 
 def _with(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
     """Several option decorators as one, in the order they are written."""
@@ -153,7 +156,7 @@ def _load(name: str, options: Options) -> Model:
 @click.option("--model", metavar="FILE", help="A path, a name of the catalogue, or hf:owner/repo/file.gguf.")
 @click.option("--chat", is_flag=True, help="Hold a conversation.")
 @click.option("--prompt", metavar="TEXT", help="Complete a text.")
-@_with(_SYSTEM, _TEMPLATE, _FOLD_SYSTEM, _MAX_TOKENS, _WINDOW, *_SAMPLING_OPTIONS, _SPECULATE, *_ENGINE_OPTIONS)
+@_with(*_CHAT_OPTIONS, _MAX_TOKENS, *_SAMPLING_OPTIONS, _SPECULATE, *_ENGINE_OPTIONS)
 @click.pass_context
 def root(context: click.Context, /, **options: Any) -> int | None:
     """Chat with a GGUF model on this CPU: `pantheon pull smollm2`, then `pantheon chat`."""
@@ -173,10 +176,9 @@ def root(context: click.Context, /, **options: Any) -> int | None:
         raise click.UsageError("--model is missing; to chat with the default model: pantheon chat")
     if options["chat"] == (options["prompt"] is not None):
         raise click.UsageError("give either --chat or --prompt TEXT")
-    if not options["chat"] and (options["system"] is not None or options["window"] is not None):
-        raise click.UsageError("--system and --window go with --chat")
-    if not options["chat"] and (options["template"] is not None or options["fold_system"]):
-        raise click.UsageError("--template and --fold-system go with --chat")
+    for flag in ("system", "template", "fold_system", "window", "markdown", "resume"):
+        if flag in given and not options["chat"]:
+            raise click.UsageError(f"--{flag.replace('_', '-')} goes with --chat")
     if options["chat"]:
         return _chat(options["model"], options)
     return _complete(options["model"], options["prompt"], options)
@@ -184,7 +186,7 @@ def root(context: click.Context, /, **options: Any) -> int | None:
 
 @root.command()
 @click.argument("model", default=DEFAULT_MODEL)
-@_with(_SYSTEM, _TEMPLATE, _FOLD_SYSTEM, _MAX_TOKENS, _WINDOW, *_SAMPLING_OPTIONS, _SPECULATE, *_ENGINE_OPTIONS)
+@_with(*_CHAT_OPTIONS, _MAX_TOKENS, *_SAMPLING_OPTIONS, _SPECULATE, *_ENGINE_OPTIONS)
 def chat(model: str, **options: Any) -> int:
     """Hold a conversation. From a pipe: one message per line, one reply after the other on stdout."""
     return _chat(model, options)
@@ -201,22 +203,25 @@ def complete(model: str, prompt: str | None, **options: Any) -> int:
 
 def _chat(name: str, options: Options) -> int:
     sampling = _sampling(options)
-    with _load(name, options) as model:
+    settings = {
+        "window": options["window"],
+        "reply_limit": options["max_tokens"],
+        "template": options["template"],
+        "fold_system": options["fold_system"],
+    }
+    with contextlib.closing(repl.Host(lambda other: _load(other, options), name, settings)) as host:
         try:
-            conversation = model.chat(
-                options["system"],
-                window=options["window"],
-                reply_limit=options["max_tokens"],
-                template=options["template"],
-                fold_system=options["fold_system"],
-            )
+            chat = host.chat(options["system"])
         except ArgumentError as error:  # a window beyond the model's
             raise click.UsageError(str(error)) from None
-        talker = repl.Talker(conversation, options["max_tokens"], {**sampling, "speculate": options["speculate"]})
-        with repl.conversation(conversation):
-            if sys.stdin is not None and sys.stdin.isatty():
-                return repl.run_terminal(talker)
-            return repl.run_lines(talker, sys.stdin.buffer) if sys.stdin is not None else repl.EXIT_DONE
+        how = {**sampling, "speculate": options["speculate"]}
+        talker = repl.Talker(chat, options["max_tokens"], how, markdown=options["markdown"])
+        on_terminal = sys.stdin is not None and sys.stdin.isatty()
+        desk = repl.Desk(talker, host, repl.Keeper(autosave=on_terminal or options["resume"]))
+        with repl.conversation(desk):
+            if on_terminal:
+                return repl.run_terminal(desk)
+            return repl.run_lines(desk, sys.stdin.buffer) if sys.stdin is not None else repl.EXIT_DONE
 
 
 def _complete(name: str, prompt: str | bytes, options: Options) -> int:

@@ -1,0 +1,328 @@
+"""The commands of the chat: one table, and a function for each row.
+
+Rank 5: imports errors, the chat, and its siblings.
+
+A function gets the desk and the text behind the command's name, without the spaces around it. It says what it has done;
+a PantheonError or OSError that it raises is said by the loop, and the conversation goes on.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from pantheon.engine.generate import Reply, ReplyStream
+from pantheon.engine.sampling import SamplingParams
+from pantheon.errors import ArgumentError
+from pantheon.repl import facts
+from pantheon.repl.host import Host
+from pantheon.repl.keeper import Keeper
+from pantheon.repl.lines import Asker, PlainLines
+from pantheon.repl.output import aside, draw, note
+from pantheon.repl.talker import Talker
+
+_SHAPE = re.compile(r"/([A-Za-z]+)(?:\s+(.*))?", re.DOTALL)
+_FORMS = ("view", "text", "ids", "tokens", "json", "python")
+
+
+class Leave(Exception):  # noqa: N818
+    """The user wants to leave."""
+
+
+class Usage(Exception):  # noqa: N818
+    """A command was given something that it cannot take."""
+
+
+@dataclass(slots=True)
+class Desk:
+    """All that a command may look at and change."""
+
+    talker: Talker
+    host: Host
+    keeper: Keeper
+    asker: Asker = field(default_factory=PlainLines)
+
+    def reply(self, open_stream: Callable[..., ReplyStream], **changes: object) -> None:
+        """Write a reply that Ctrl-C stops, say what it does not show, and keep the chat."""
+        comment(self.talker.interruptibly(lambda: self.talker.play(open_stream, **changes)))
+        self.keeper.after_turn(self.talker.chat)
+
+
+def comment(reply: Reply | None) -> None:
+    """Say what a reply alone does not show."""
+    if reply is None or (reply.finish_reason == "cancelled" and not reply.tokens):
+        aside("(stopped before the reply began; the message was taken back)")
+    elif reply.finish_reason == "cancelled":
+        aside("(stopped)")
+    elif reply.finish_reason == "length":
+        aside(f"(cut at {len(reply.tokens)} tokens; /continue goes on, --max-tokens allows more)")
+
+
+# ---- Looking ------------------------------------------------------------------------------------------------------
+
+
+def _help(desk: Desk, argument: str) -> None:
+    rows = [(f"/{command.name} {command.arguments}".rstrip(), command.help) for command in COMMANDS]
+    rows += [
+        ("Alt-Enter", "a new line, as a \\ at the end of one"),
+        ("Ctrl-C", "stops a reply, or clears the line; twice at an empty one it leaves"),
+        ("Ctrl-D", "leaves"),
+        ("a space first", "makes a line that begins with / a message"),
+    ]
+    note("\n".join(facts.in_two_columns(rows)))
+
+
+def _show(desk: Desk, argument: str) -> None:
+    reading = desk.talker.chat.reading
+    form = argument or "view"
+    if form not in _FORMS:
+        raise Usage
+    if reading is None:
+        note("(nothing was read yet; say something first)")
+    elif form == "view":
+        draw(reading)
+    else:
+        from pantheon.chat.view import written
+
+        note(written(reading, form))
+
+
+def _tokens(desk: Desk, argument: str) -> None:
+    chat = desk.talker.chat
+    note("\n".join(facts.tokens(desk.host.model.tokenizer, argument) if argument else facts.counts(chat)))
+
+
+def _stats(desk: Desk, argument: str) -> None:
+    note("\n".join(facts.stats(desk.talker)))
+
+
+# ---- The conversation ---------------------------------------------------------------------------------------------
+
+
+def _clear(desk: Desk, argument: str) -> None:
+    desk.talker.chat.clear()
+
+
+def _system(desk: Desk, argument: str) -> None:
+    chat = desk.talker.chat
+    if argument:
+        text = None if argument == "-" else "" if argument == '""' else argument
+        chat.set_system(text)
+        desk.keeper.after_turn(chat)
+    given = [message.content for message in chat.messages[:1] if message.role == "system"]
+    if given:
+        note(f"system text: {given[0]}" if given[0] else "the system text is empty")
+    elif chat.default_system:
+        note(f"no system text; the template inserts: {chat.default_system}")
+    else:
+        note("no system text")
+
+
+def _window(desk: Desk, argument: str) -> None:
+    chat = desk.talker.chat
+    if argument:
+        chat.window = None if argument == "max" else _integer(argument)
+    note("\n".join(facts.window(chat)))
+
+
+def _regenerate(desk: Desk, argument: str) -> None:
+    chat = desk.talker.chat
+    if argument:
+        chat.choose(_integer(argument) - 1)
+        desk.keeper.after_turn(chat)
+        note(f"(reply {chat.chosen + 1} of {len(chat.alternatives)})\n{chat.messages[-1].content}")
+        return
+    desk.reply(chat.regenerate, seed=None)
+    if len(chat.alternatives) > 1:
+        greedy = "; greedy replies are all the same, see /temperature" * (not desk.talker.sampling.get("temperature"))
+        aside(f"(reply {chat.chosen + 1} of {len(chat.alternatives)}; /regenerate N takes another{greedy})")
+
+
+def _undo(desk: Desk, argument: str) -> None:
+    chat = desk.talker.chat
+    gone = chat.undo()
+    if not gone:
+        note("(there is nothing to take back)")
+        return
+    desk.keeper.after_turn(chat)
+    note(f"(taken back: {facts.preview(gone[0].content)})")
+
+
+def _edit(desk: Desk, argument: str) -> None:
+    chat = desk.talker.chat
+    said = chat.messages
+    number, _, text = argument.partition(" ")
+    users = [index for index, message in enumerate(said) if message.role == "user"]
+    if not argument and users:
+        number = str(users[-1])
+    if not number or not 0 <= _integer(number) < len(said):
+        note("\n".join(("which message? /edit N, with N one of:", *facts.messages(chat))) if said else "(no messages)")
+        return
+    index = int(number)
+    text = text.strip() or desk.asker.ask(said[index].content).text
+    if not text.strip():
+        note("(nothing changed)")
+    elif said[index].role == "user":
+        desk.reply(lambda **options: _stream_of(chat.edit(index, text, **options)))
+    else:
+        chat.edit(index, text)
+        desk.keeper.after_turn(chat)
+        note(f"(message {index} says this now; what followed it is gone)")
+
+
+def _stream_of(stream: ReplyStream | None) -> ReplyStream:
+    assert stream is not None  # a user's message is replied to
+    return stream
+
+
+def _continue(desk: Desk, argument: str) -> None:
+    desk.reply(desk.talker.chat.continue_)
+    if desk.talker.last is not None and desk.talker.last.finish_reason == "stop" and not desk.talker.last.tokens:
+        aside("(the model has nothing to add)")
+
+
+# ---- Keeping ------------------------------------------------------------------------------------------------------
+
+
+def _save(desk: Desk, argument: str) -> None:
+    note(f"(saved: {desk.keeper.save(desk.talker.chat, argument)})")
+
+
+def _load(desk: Desk, argument: str) -> None:
+    if not argument:
+        names = desk.keeper.names()
+        note("\n".join(("which chat? /load NAME, with NAME one of:", *names)) if names else "(no chat was saved yet)")
+        return
+    _exchange(desk.talker, desk.keeper.load(desk.host.model, argument))
+
+
+def _exchange(talker: Talker, chat: object) -> None: ...
+
+
+# ---- How it is answered -------------------------------------------------------------------------------------------
+
+
+def _seed(desk: Desk, argument: str) -> None:
+    sampling, last = desk.talker.sampling, desk.talker.last
+    if argument:
+        sampling.update(_checked(sampling, seed=None if argument == "random" else _integer(argument)))
+    now = "a fresh one for each reply" if sampling.get("seed") is None else str(sampling["seed"])
+    note(f"seed: {now}" + (f"; the last reply's was {last.seed}" if last is not None else ""))
+
+
+def _temperature(desk: Desk, argument: str) -> None:
+    sampling = desk.talker.sampling
+    if argument:
+        try:
+            value = float(argument)
+        except ValueError:
+            raise Usage from None
+        sampling.update(_checked(sampling, temperature=value))
+    value = sampling.get("temperature", SamplingParams().temperature)
+    note(f"temperature: {value:g}" + (" (the likeliest token each time)" if value == 0 else ""))
+
+
+def _checked(sampling: dict[str, object], **change: object) -> dict[str, object]:
+    """A change of the sampling, or ArgumentError."""
+    fields = {key: value for key, value in sampling.items() if key != "speculate"}
+    SamplingParams(**{**fields, **change})  # type: ignore[arg-type]
+    return change
+
+
+def _model(desk: Desk, argument: str) -> None:
+    talker, host = desk.talker, desk.host
+    if argument:
+        talker.chat = host.switch(argument, talker.chat)
+        desk.keeper.after_turn(talker.chat)
+    info = host.model.info
+    note(f"model: {host.name} ({info.architecture}, {info.n_params:,} parameters, {info.n_context:,} tokens)")
+    note(f"chat format: {talker.chat.style}")
+
+
+def _quit(desk: Desk, argument: str) -> None:
+    raise Leave
+
+
+# ---- The table ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A row of the table."""
+
+    name: str
+    arguments: str
+    """What may stand behind the name, as help shows it; empty: nothing."""
+    help: str
+    run: Callable[[Desk, str], None]
+    suggest: Callable[[Desk], Iterable[str]] = lambda desk: ()
+    """What an argument may be, for completion."""
+
+
+COMMANDS: Sequence[Command] = (
+    Command("help", "", "this list", _help),
+    Command("show", "[FORM]", f"what the model read for the last reply; {', '.join(_FORMS)}", _show, lambda _: _FORMS),
+    Command("tokens", "[TEXT]", "how many tokens each message has; or the tokens of a text", _tokens),
+    Command("stats", "", "how fast it was", _stats),
+    Command("window", "[N|max]", "how full the window is; or another size", _window, lambda _: ("max",)),
+    Command("system", "[TEXT|-]", "the system text; or another; - leaves it to the template", _system),
+    Command("regenerate", "[N]", "another reply instead of the last; or back to the N-th", _regenerate),
+    Command("continue", "", "more of the last reply", _continue),
+    Command("undo", "", "take the last message and its reply back", _undo),
+    Command("edit", "[N [TEXT]]", "change your last message, or message N, and go on from there", _edit),
+    Command("save", "[NAME]", "keep the chat", _save, lambda desk: desk.keeper.names()),
+    Command("load", "[NAME]", "go on with a chat that was kept; or list them", _load, lambda desk: desk.keeper.names()),
+    Command("temperature", "[T]", "0 takes the likeliest token, above 0 draws", _temperature),
+    Command("seed", "[N|random]", "repeat a draw; or a fresh one each time", _seed, lambda _: ("random",)),
+    Command("model", "[NAME]", "which model this is; or go on with another", _model),
+    Command("clear", "", "forget everything but the system text", _clear),
+    Command("quit", "", "leave", _quit),
+    Command("exit", "", "leave", _quit),
+)
+_BY_NAME = {command.name: command for command in COMMANDS}
+
+
+def obey(desk: Desk, text: str) -> bool:
+    """Obey the command that a text is; False if it is none. Leave, if that is what it says."""
+    found = _SHAPE.fullmatch(text.rstrip())
+    if found is None:
+        return False
+    name, argument = found[1], (found[2] or "").strip()
+    command = _BY_NAME.get(name)
+    if command is None:
+        note(unknown(name))
+        return True
+    try:
+        if argument and not command.arguments:
+            raise Usage
+        command.run(desk, argument)
+    except Usage:
+        note(f"usage: /{name} {command.arguments}".rstrip() + f": {command.help}")
+    return True
+
+
+def unknown(name: str) -> str:
+    """What is said to a command that does not exist."""
+    near = [other for other in _BY_NAME if other.startswith(name.lower())]
+    near += difflib.get_close_matches(name.lower(), _BY_NAME, n=2)
+    offer = "".join(f", perhaps /{other}?" for other in near[:1])
+    return f"there is no command /{name}{offer} /help lists them" if offer else f"there is no command /{name}; /help lists them"
+
+
+def suggestions(desk: Desk, text: str) -> Iterable[str]:
+    """The lines that the beginning of a command may become."""
+    name, space, argument = text.partition(" ")
+    if not text.startswith("/") or "\n" in text:
+        return
+    if not space:
+        yield from (f"/{other}" for other in sorted(_BY_NAME) if other.startswith(name[1:]))
+    elif name[1:] in _BY_NAME:
+        yield from (f"{name} {it}" for it in _BY_NAME[name[1:]].suggest(desk) if it.startswith(argument))
+
+
+def _integer(text: str) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+        raise ArgumentError(f"a whole number belongs there, not {text!r}")
+    return int(text)

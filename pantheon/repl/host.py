@@ -1,0 +1,50 @@
+"""The model that is talked with, and how a chat with it begins.
+
+Rank 5: imports errors, the chat, and the engine's Model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pantheon.chat.session import Chat
+    from pantheon.engine.model import Model
+
+
+class Host:
+    """Owns one model at a time. Chats that it began belong to the caller, and end with their model."""
+
+    def __init__(self, load: Callable[[str], Model], name: str, settings: dict[str, Any]) -> None:
+        """Load the model `name`. load: from a name or a path to a model. settings: those of Model.chat() for each chat.
+
+        What `load` raises passes through.
+        """
+        self._load = load
+        self._settings = settings
+        self.name = name
+        self.model = load(name)
+
+    def chat(self, system: str | None) -> Chat:
+        """A new chat, with a system text or none. Raises what Model.chat() does."""
+        return self.model.chat(system, **self._settings)
+
+    def switch(self, name: str, chat: Chat) -> Chat:
+        """The same conversation with another model. The one before is freed once the new one is there: both are in
+        memory for a moment. What fails leaves all as it was."""
+        model = self._load(name)
+        window = chat.window if chat.window < min(self.model.context_length, model.context_length) else None
+        try:
+            other = model.chat(messages=chat.messages, **{**self._settings, "window": window})
+        except BaseException:
+            model.close()
+            raise
+        before, self.model, self.name = self.model, model, name
+        chat.close()
+        before.close()
+        return other
+
+    def close(self) -> None:
+        """Free the model and all chats with it. Idempotent."""
+        self.model.close()

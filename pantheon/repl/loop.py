@@ -1,0 +1,109 @@
+"""The conversation on a terminal, and the same over a pipe.
+
+Rank 5: imports errors, the chat, and its siblings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import IO
+
+from pantheon.chat.session import Chat
+from pantheon.errors import PantheonError
+from pantheon.repl.commands import Desk, Leave, comment, obey, suggestions
+from pantheon.repl.lines import LineEditor, PlainLines, Typed
+from pantheon.repl.output import aside, is_dumb, note
+
+EXIT_DONE = 0
+EXIT_INTERRUPTED = 130
+_LEAVE_SECONDS = 1.0  # a second Ctrl-C at an empty prompt within this time leaves
+_PIPE_COMMANDS = ("/quit", "/exit", "/clear")
+
+
+def banner(chat: Chat) -> str:
+    """The first line of a conversation."""
+    return f"Chat mode ({chat.style}). Type /quit to exit, /clear to reset."
+
+
+@contextlib.contextmanager
+def conversation(desk: Desk) -> Iterator[None]:
+    """The banner before, the chat's memory freed after."""
+    chat = desk.talker.chat
+    note(banner(chat))
+    for text in chat.notes:
+        if text not in chat.format.notes:  # those were logged when the format was chosen
+            note(f"({text})")
+    if desk.keeper.resumed:
+        aside(f"({desk.keeper.resumed})")
+    try:
+        yield
+    finally:
+        desk.talker.chat.close()
+
+
+# ---- Over a pipe --------------------------------------------------------------------------------------------------
+
+
+def run_lines(desk: Desk, source: IO[bytes]) -> int:
+    """One message per line until the end of input; each reply ends with a newline on stdout. Failures are raised.
+
+    Of the commands only three are obeyed: a line that a program wrote must not be able to write files.
+    """
+    for number, raw in enumerate(source, 1):
+        line = _decode_line(raw, number)
+        if not line.strip():
+            continue
+        if line.strip() in _PIPE_COMMANDS:
+            try:
+                obey(desk, line.strip())
+            except Leave:
+                break
+            continue
+        desk.talker.say(line)
+        desk.keeper.after_turn(desk.talker.chat)
+    return EXIT_DONE
+
+
+def _decode_line(raw: bytes, number: int) -> str:
+    raw = raw.removesuffix(b"\n").removesuffix(b"\r")
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        note(f"line {number} is not UTF-8 (byte {error.start}); what cannot be read becomes U+FFFD")
+        return raw.decode("utf-8", "replace")
+
+
+# ---- On a terminal ------------------------------------------------------------------------------------------------
+
+
+def run_terminal(desk: Desk) -> int:
+    """Talk until /quit, Ctrl-D, or Ctrl-C twice at the empty prompt; the exit status."""
+    desk.asker = PlainLines() if is_dumb() else LineEditor(lambda text: suggestions(desk, text))
+    last_interrupt = -_LEAVE_SECONDS
+    while True:
+        try:
+            _handle(desk, desk.asker.ask())
+        except (EOFError, Leave):
+            return EXIT_DONE
+        except KeyboardInterrupt:
+            now = time.monotonic()
+            if desk.asker.was_empty and now - last_interrupt <= _LEAVE_SECONDS:
+                return EXIT_INTERRUPTED
+            if desk.asker.was_empty:
+                last_interrupt = now
+                aside("(Ctrl-C again, Ctrl-D or /quit leaves)")
+
+
+def _handle(desk: Desk, typed: Typed) -> None:
+    """Obey a command or send a message. A failure is said, and the conversation goes on."""
+    if not typed.text.strip():
+        return
+    try:
+        if typed.by_hand and obey(desk, typed.text):
+            return
+        comment(desk.talker.say_interruptibly(typed.text))
+        desk.keeper.after_turn(desk.talker.chat)
+    except (PantheonError, OSError) as error:
+        note(f"error: {error}")
