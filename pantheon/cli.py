@@ -116,6 +116,7 @@ _WINDOW = click.option("--window", type=click.IntRange(1), help="Tokens of promp
 
 _CHAT_OPTIONS = (_SYSTEM, _TEMPLATE, _FOLD_SYSTEM, _WINDOW, _MARKDOWN, _RESUME)
 
+
 def _with(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
     """Several option decorators as one, in the order they are written."""
 
@@ -218,10 +219,21 @@ def _chat(name: str, options: Options) -> int:
         talker = repl.Talker(chat, options["max_tokens"], how, markdown=options["markdown"])
         on_terminal = sys.stdin is not None and sys.stdin.isatty()
         desk = repl.Desk(talker, host, repl.Keeper(autosave=on_terminal or options["resume"]))
-        with repl.conversation(desk):
+        with repl.conversation(desk, options["resume"]):
+            if options["resume"]:
+                _prefer_given(talker, options, how)
             if on_terminal:
                 return repl.run_terminal(desk)
             return repl.run_lines(desk, sys.stdin.buffer) if sys.stdin is not None else repl.EXIT_DONE
+
+
+def _prefer_given(talker: repl.Talker, options: Options, how: Options) -> None:
+    """What the command line says counts more than what the chat was kept with."""
+    source = click.get_current_context().get_parameter_source
+    given = {key: value for key, value in how.items() if source(key) is click.core.ParameterSource.COMMANDLINE}
+    talker.sampling.update(given)
+    if options["system"] is not None:
+        talker.chat.set_system(options["system"])
 
 
 def _complete(name: str, prompt: str | bytes, options: Options) -> int:

@@ -190,7 +190,7 @@ class Reading:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from pantheon.chat.view import as_rich
 
-        yield as_rich(self)
+        yield as_rich(self, options.max_width)
 
     def __repr__(self) -> str:
         out = f", {len(self.dropped)} exchanges left out" if self.dropped else ""

@@ -44,17 +44,17 @@ Drawn = Iterator[tuple[str, str]]
 """Texts, each with the name of its style."""
 
 
-def as_text(reading: Reading) -> str:
-    """The drawing without colours."""
-    return "".join(text for text, _ in _draw(reading)).rstrip("\n")
+def as_text(reading: Reading, width: int | None = None) -> str:
+    """The drawing without colours. width: how many characters a line has room for."""
+    return "".join(text for text, _ in _draw(reading, width)).rstrip("\n")
 
 
-def as_rich(reading: Reading) -> RichText:
-    """The drawing with colours, for rich."""
+def as_rich(reading: Reading, width: int | None = None) -> RichText:
+    """The drawing with colours, for rich. width: as in as_text()."""
     from rich.text import Text as RichText
 
     drawn = RichText()
-    for text, style in _draw(reading):
+    for text, style in _draw(reading, width):
         drawn.append(text, _STYLES[style])
     drawn.rstrip()
     return drawn
@@ -79,9 +79,10 @@ def _shown(character: str) -> str:
 # ---- The drawing --------------------------------------------------------------------------------------------------
 
 
-def _draw(reading: Reading) -> Drawn:
+def _draw(reading: Reading, width: int | None) -> Drawn:
     yield f"{_count(len(reading), 'token')} read: {reading.reused} reused, {reading.evaluated} evaluated\n", "head"
-    yield f"{bar(len(reading), reading.reserve, reading.window)}\n", ""
+    for line in bar_lines(len(reading), reading.reserve, reading.window, width):
+        yield f"{line}\n", ""
     yield from _facts(reading)
     segments = _segments_of(reading)
     for piece in reading.pieces:
@@ -101,6 +102,15 @@ def bar(used: int, reserve: int, window: int, width: int = _BAR) -> str:
     kept = min(-(-reserve * width // window), width - read)
     left = width - read - kept
     return f"[{'#' * read}{'-' * kept}{'.' * left}] {used} read + {reserve} kept free, of a window of {window}"
+
+
+def bar_lines(used: int, reserve: int, window: int, width: int | None) -> list[str]:
+    """The bar on a line, or where that is too narrow the bar on one and its numbers on another."""
+    line = bar(used, reserve, window)
+    if width is None or len(line) <= width:
+        return [line]
+    drawn, numbers = bar(used, reserve, window, max(min(_BAR, width - 2), 4)).split("] ")
+    return [drawn + "]", numbers]
 
 
 def _facts(reading: Reading) -> Drawn:

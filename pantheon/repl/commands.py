@@ -9,29 +9,33 @@ a PantheonError or OSError that it raises is said by the loop, and the conversat
 from __future__ import annotations
 
 import difflib
+import json
 import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from pantheon.chat.session import Chat
+from pantheon.chat.view import as_text, written
 from pantheon.engine.generate import Reply, ReplyStream
 from pantheon.engine.sampling import SamplingParams
-from pantheon.errors import ArgumentError
+from pantheon.errors import ArgumentError, PantheonError
 from pantheon.repl import facts
 from pantheon.repl.host import Host
-from pantheon.repl.keeper import Keeper
+from pantheon.repl.keeper import Keeper, is_empty, sampling_of
 from pantheon.repl.lines import Asker, PlainLines
-from pantheon.repl.output import aside, draw, note
+from pantheon.repl.output import aside, coloured, columns, draw, note
 from pantheon.repl.talker import Talker
 
 _SHAPE = re.compile(r"/([A-Za-z]+)(?:\s+(.*))?", re.DOTALL)
 _FORMS = ("view", "text", "ids", "tokens", "json", "python")
 
 
-class Leave(Exception):  # noqa: N818
+class Leave(Exception):
     """The user wants to leave."""
 
 
-class Usage(Exception):  # noqa: N818
+class Usage(Exception):
     """A command was given something that it cannot take."""
 
 
@@ -46,8 +50,34 @@ class Desk:
 
     def reply(self, open_stream: Callable[..., ReplyStream], **changes: object) -> None:
         """Write a reply that Ctrl-C stops, say what it does not show, and keep the chat."""
-        comment(self.talker.interruptibly(lambda: self.talker.play(open_stream, **changes)))
-        self.keeper.after_turn(self.talker.chat)
+        said = self.talker.chat.messages
+        try:
+            comment(self.talker.interruptibly(lambda: self.talker.play(open_stream, **changes)))
+        except PantheonError:
+            if self.talker.chat.messages != said:  # it failed in its middle
+                self.keep()
+            raise
+        self.keep()
+
+    def keep(self) -> None:
+        """Save the chat as it is now, as after each turn."""
+        self.keeper.after_turn(self.talker)
+
+    def load(self, name: str) -> None:
+        """Go on with a chat that was kept, and with its sampling."""
+        chat = self.keeper.load(self.host, name)
+        before, self.talker.chat = self.talker.chat, chat
+        before.close()
+        self.talker.sampling.update(sampling_of(chat))
+
+
+def say_notes(chat: Chat) -> None:
+    """Say what is to be known of a chat, but for what was logged when its format was chosen."""
+    if not is_empty(chat):
+        aside(f"(going on after {facts.plural(len(chat.messages), 'message')})")
+    for text in chat.notes:
+        if text not in chat.format.notes:
+            note(f"({text})")
 
 
 def comment(reply: Reply | None) -> None:
@@ -82,10 +112,13 @@ def _show(desk: Desk, argument: str) -> None:
     if reading is None:
         note("(nothing was read yet; say something first)")
     elif form == "view":
-        draw(reading)
+        if coloured(sys.stderr):
+            draw(reading)
+        else:
+            note(as_text(reading, columns()))
+    elif form == "json":
+        note(json.dumps(reading.to_dict()))  # in ASCII: the terminal's escapes would be none of JSON's
     else:
-        from pantheon.chat.view import written
-
         note(written(reading, form))
 
 
@@ -110,7 +143,7 @@ def _system(desk: Desk, argument: str) -> None:
     if argument:
         text = None if argument == "-" else "" if argument == '""' else argument
         chat.set_system(text)
-        desk.keeper.after_turn(chat)
+        desk.keep()
     given = [message.content for message in chat.messages[:1] if message.role == "system"]
     if given:
         note(f"system text: {given[0]}" if given[0] else "the system text is empty")
@@ -131,7 +164,7 @@ def _regenerate(desk: Desk, argument: str) -> None:
     chat = desk.talker.chat
     if argument:
         chat.choose(_integer(argument) - 1)
-        desk.keeper.after_turn(chat)
+        desk.keep()
         note(f"(reply {chat.chosen + 1} of {len(chat.alternatives)})\n{chat.messages[-1].content}")
         return
     desk.reply(chat.regenerate, seed=None)
@@ -146,7 +179,7 @@ def _undo(desk: Desk, argument: str) -> None:
     if not gone:
         note("(there is nothing to take back)")
         return
-    desk.keeper.after_turn(chat)
+    desk.keep()
     note(f"(taken back: {facts.preview(gone[0].content)})")
 
 
@@ -168,7 +201,7 @@ def _edit(desk: Desk, argument: str) -> None:
         desk.reply(lambda **options: _stream_of(chat.edit(index, text, **options)))
     else:
         chat.edit(index, text)
-        desk.keeper.after_turn(chat)
+        desk.keep()
         note(f"(message {index} says this now; what followed it is gone)")
 
 
@@ -187,18 +220,21 @@ def _continue(desk: Desk, argument: str) -> None:
 
 
 def _save(desk: Desk, argument: str) -> None:
-    note(f"(saved: {desk.keeper.save(desk.talker.chat, argument)})")
+    if is_empty(desk.talker.chat):
+        raise ArgumentError("there is nothing to save: nothing was said yet")
+    note(f"(saved: {desk.keeper.save(desk.talker, argument)})")
 
 
 def _load(desk: Desk, argument: str) -> None:
-    if not argument:
-        names = desk.keeper.names()
-        note("\n".join(("which chat? /load NAME, with NAME one of:", *names)) if names else "(no chat was saved yet)")
+    if argument:
+        desk.load(argument)
+        desk.keep()
+        say_notes(desk.talker.chat)
+        for message in desk.talker.chat.messages[-2:]:
+            note(f"{message.role}: {message.content}")
         return
-    _exchange(desk.talker, desk.keeper.load(desk.host.model, argument))
-
-
-def _exchange(talker: Talker, chat: object) -> None: ...
+    names = list(desk.keeper.listed())
+    note("\n".join(("which chat? /load NAME, with NAME one of:", *names)) if names else "(no chat was kept yet)")
 
 
 # ---- How it is answered -------------------------------------------------------------------------------------------
@@ -235,7 +271,7 @@ def _model(desk: Desk, argument: str) -> None:
     talker, host = desk.talker, desk.host
     if argument:
         talker.chat = host.switch(argument, talker.chat)
-        desk.keeper.after_turn(talker.chat)
+        desk.keep()
     info = host.model.info
     note(f"model: {host.name} ({info.architecture}, {info.n_params:,} parameters, {info.n_context:,} tokens)")
     note(f"chat format: {talker.chat.style}")
@@ -307,8 +343,8 @@ def unknown(name: str) -> str:
     """What is said to a command that does not exist."""
     near = [other for other in _BY_NAME if other.startswith(name.lower())]
     near += difflib.get_close_matches(name.lower(), _BY_NAME, n=2)
-    offer = "".join(f", perhaps /{other}?" for other in near[:1])
-    return f"there is no command /{name}{offer} /help lists them" if offer else f"there is no command /{name}; /help lists them"
+    offer = f", perhaps /{near[0]}?" if near else ";"
+    return f"there is no command /{name}{offer} /help lists them"
 
 
 def suggestions(desk: Desk, text: str) -> Iterable[str]:

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pantheon.chat.view import bar, shown
+from pantheon.chat.view import bar_lines, shown
 from pantheon.repl.output import columns
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pantheon.engine.tokenizer import Tokenizer
     from pantheon.repl.talker import Talker
 
-_BAR = 40
 _PREVIEW = 60
 
 
@@ -84,9 +83,7 @@ def tokens(tokenizer: Tokenizer, text: str) -> Iterator[str]:
 def window(chat: Chat) -> Iterator[str]:
     """The window as a bar, and what is done when it is full."""
     used = 0 if chat.reading is None else len(chat.reading)
-    drawn, numbers = bar(used, chat.reply_limit, chat.window, max(min(_BAR, columns() - 3), 4)).split("] ")
-    yield drawn + "]"
-    yield numbers
+    yield from bar_lines(used, chat.reply_limit, chat.window, columns())
     yield f"the conversation now: {plural(chat.count(), 'token')}"
     yield f"when it is full: {chat.policy}"
 

@@ -22,13 +22,13 @@ class Host:
         What `load` raises passes through.
         """
         self._load = load
-        self._settings = settings
+        self.settings = settings
         self.name = name
         self.model = load(name)
 
     def chat(self, system: str | None) -> Chat:
         """A new chat, with a system text or none. Raises what Model.chat() does."""
-        return self.model.chat(system, **self._settings)
+        return self.model.chat(system, **self.settings)
 
     def switch(self, name: str, chat: Chat) -> Chat:
         """The same conversation with another model. The one before is freed once the new one is there: both are in
@@ -36,7 +36,7 @@ class Host:
         model = self._load(name)
         window = chat.window if chat.window < min(self.model.context_length, model.context_length) else None
         try:
-            other = model.chat(messages=chat.messages, **{**self._settings, "window": window})
+            other = model.chat(messages=chat.messages, **{**self.settings, "window": window})
         except BaseException:
             model.close()
             raise

@@ -1,22 +1,104 @@
 """Which chats are kept: the last one after each turn, and others by name.
 
 Rank 5: imports errors, the chat and its siblings.
+
+The one thing to know first: a chat that was kept may come back to another model. Its messages are then taken over, and
+the chat's notes say so.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pantheon.chat import saving
+from pantheon.engine.sampling import SamplingParams
+from pantheon.errors import ArgumentError, FileError, PantheonError
+from pantheon.repl.output import note
 
 if TYPE_CHECKING:
     from pantheon.chat.session import Chat
-    from pantheon.engine.model import Model
+    from pantheon.repl.host import Host
+    from pantheon.repl.talker import Talker
+
+AUTOSAVED = "last"
+"""The name of the chat that is kept after each turn. The next one takes its place."""
+
+_SAMPLING = tuple(field.name for field in fields(SamplingParams) if field.name not in ("logit_bias", "logprobs"))
 
 
 class Keeper:
-    def __init__(self, autosave: bool) -> None:
-        self.resumed = ""
+    """Saves chats into the user's folder, and brings them back."""
 
-    def after_turn(self, chat: Chat) -> None: ...
-    def save(self, chat: Chat, name: str) -> str: return ""
-    def names(self) -> list[str]: return []
-    def load(self, model: Model, name: str) -> Chat: raise NotImplementedError
+    def __init__(self, autosave: bool) -> None:
+        """autosave: keep the chat after each turn."""
+        self._autosave = autosave
+        self._failed = ""
+        self._name: str | None = None
+        """What this chat was saved or loaded as."""
+
+    def after_turn(self, talker: Talker) -> None:
+        """Keep the chat as it is now. A failure is said once, and the conversation goes on."""
+        if not self._autosave or is_empty(talker.chat):  # the last chat is worth more than an empty one
+            return
+        try:
+            saving.save_named(talker.chat, AUTOSAVED, sampling=_settings(talker))
+            self._failed = ""
+        except (PantheonError, OSError) as error:
+            if str(error) != self._failed:
+                note(f"error: the chat was not kept: {error}")
+            self._failed = str(error)
+
+    def save(self, talker: Talker, name: str) -> Path:
+        """Keep the chat under a name; without one under that of last time, or under the time that it is. The file."""
+        name = name or self._name or time.strftime("%Y-%m-%d-%H.%M.%S")
+        path = saving.save_named(talker.chat, name, sampling=_settings(talker))
+        self._name = name
+        return path
+
+    def load(self, host: Host, name: str) -> Chat:
+        """A chat that was kept, with the model of now. Errors: those of Chat.load(), but for another model."""
+        known = {key: value for key, value in host.settings.items() if value not in (None, False)}
+        chat = saving.load_named(name, host.model, ignore_model=True, **known)
+        self._name = name if name != AUTOSAVED else None
+        return chat
+
+    def last(self) -> str:
+        """The name of the chat that was kept last. FileError if none was."""
+        name = saving.last()
+        if name is None:
+            raise FileError(f"there is no chat to go on with: none was kept in {saving.chats_folder()} yet")
+        return name
+
+    def names(self) -> list[str]:
+        """The names of the chats that were kept, the last one first."""
+        return [chat.name for chat in saving.list_named()]
+
+    def listed(self) -> Iterator[str]:
+        """A line for each of them, with the time."""
+        for chat in saving.list_named():
+            yield f"{time.strftime('%Y-%m-%d %H:%M', time.localtime(chat.changed))}  {chat.name}"
+
+
+def is_empty(chat: Chat) -> bool:
+    """Whether nothing was said yet."""
+    return all(message.role == "system" for message in chat.messages)
+
+
+def _settings(talker: Talker) -> dict[str, Any]:
+    """What is kept of how replies are made."""
+    return {key: value for key, value in talker.sampling.items() if key in _SAMPLING}
+
+
+def sampling_of(chat: Chat) -> dict[str, Any]:
+    """What was kept of how replies are made; nothing where it makes no sense, and a line says so."""
+    kept = {key: value for key, value in chat.sampling.items() if key in _SAMPLING}
+    try:
+        SamplingParams(**kept)
+    except (ArgumentError, TypeError) as error:
+        note(f"the kept chat's sampling is not used: {error}")
+        return {}
+    return kept

@@ -12,7 +12,7 @@ from typing import IO
 
 from pantheon.chat.session import Chat
 from pantheon.errors import PantheonError
-from pantheon.repl.commands import Desk, Leave, comment, obey, suggestions
+from pantheon.repl.commands import Desk, Leave, obey, say_notes, suggestions
 from pantheon.repl.lines import LineEditor, PlainLines, Typed
 from pantheon.repl.output import aside, is_dumb, note
 
@@ -28,16 +28,13 @@ def banner(chat: Chat) -> str:
 
 
 @contextlib.contextmanager
-def conversation(desk: Desk) -> Iterator[None]:
-    """The banner before, the chat's memory freed after."""
-    chat = desk.talker.chat
-    note(banner(chat))
-    for text in chat.notes:
-        if text not in chat.format.notes:  # those were logged when the format was chosen
-            note(f"({text})")
-    if desk.keeper.resumed:
-        aside(f"({desk.keeper.resumed})")
+def conversation(desk: Desk, resume: bool = False) -> Iterator[None]:
+    """The banner before, the chat's memory freed after. resume: go on with the chat that was kept last."""
     try:
+        if resume:
+            desk.load(desk.keeper.last())
+        note(banner(desk.talker.chat))
+        say_notes(desk.talker.chat)
         yield
     finally:
         desk.talker.chat.close()
@@ -62,7 +59,7 @@ def run_lines(desk: Desk, source: IO[bytes]) -> int:
                 break
             continue
         desk.talker.say(line)
-        desk.keeper.after_turn(desk.talker.chat)
+        desk.keep()
     return EXIT_DONE
 
 
@@ -103,7 +100,6 @@ def _handle(desk: Desk, typed: Typed) -> None:
     try:
         if typed.by_hand and obey(desk, typed.text):
             return
-        comment(desk.talker.say_interruptibly(typed.text))
-        desk.keeper.after_turn(desk.talker.chat)
+        desk.reply(lambda **options: desk.talker.chat.stream(typed.text, **options))
     except (PantheonError, OSError) as error:
         note(f"error: {error}")

@@ -2,8 +2,8 @@
 
 Rank 5: rich where something is drawn.
 
-A block ends with a blank line outside of a fence. So nothing that was drawn has to be taken back, however long the reply
-and however small the window is.
+A block ends with a blank line outside of a fence. So nothing that was drawn has to be taken back, however long the
+reply and however small the window is.
 """
 
 from __future__ import annotations

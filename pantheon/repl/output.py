@@ -44,13 +44,10 @@ def aside(text: str) -> None:
 
 
 def draw(renderable: Any) -> None:
-    """Something that rich can draw, on stderr; as plain text where there are no colours."""
-    if not coloured(sys.stderr):
-        note(str(renderable))
-        return
+    """Something that rich can draw, on stderr with colours."""
     from rich.console import Console
 
-    console = Console(file=sys.stderr, highlight=False, markup=False, emoji=False)
+    console = Console(file=sys.stderr, highlight=False, markup=False, emoji=False, width=columns())
     with console.capture() as drawn:  # rich itself ends the program where the reader has left
         console.print(renderable, soft_wrap=True)
     with beside():

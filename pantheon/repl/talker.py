@@ -93,10 +93,6 @@ class Talker:
         """Send a message and write the reply and a newline. None if Ctrl-C came before it began."""
         return self.play(lambda **options: self.chat.stream(text, **options))
 
-    def say_interruptibly(self, text: str) -> Reply | None:
-        """say(), with Ctrl-C as a request to stop the reply."""
-        return self.interruptibly(lambda: self.say(text))
-
     def interruptibly(self, talk: Callable[[], Reply | None]) -> Reply | None:
         """Do it with Ctrl-C as a request to stop. Only the main thread can change what a signal does."""
         self._interrupted = False
