@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +35,22 @@ def smollm2() -> str:
     except NoModelError:
         path = catalog.pull("smollm2")
     return os.fspath(path)
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Any]:
+    """Opens pseudo-terminals: call it with the command line; see pseudo_terminal.py."""
+    from pseudo_terminal import Terminal
+
+    opened: list[Terminal] = []
+
+    def open_terminal(*arguments: str, **options: Any) -> Terminal:
+        opened.append(Terminal(*arguments, home=tmp_path, **options))
+        return opened[-1]
+
+    yield open_terminal
+    for each in opened:
+        each.child.close(force=True)
 
 
 def pytest_configure() -> None:

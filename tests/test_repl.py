@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import io
-import os
-import re
 import signal
-import sys
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
-import pexpect
 import pytest
+from pseudo_terminal import PASTE
 
 import pantheon
 from pantheon.repl import Talker, harmless
@@ -21,55 +17,6 @@ from pantheon.repl import Talker, harmless
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 BANNER = r"Chat mode \(ChatML\)\. Type /quit to exit, /clear to reset\."
-PASTE = "\x1b[200~{}\x1b[201~"
-
-
-class Terminal:
-    """A program on a pseudo-terminal, and what it shows without escape sequences."""
-
-    def __init__(self, *arguments: str, term: str = "xterm-256color") -> None:
-        env: dict[str, Any] = {**os.environ, "TERM": term, "COLUMNS": "200", "LINES": "50"}
-        command = ["-m", "pantheon", *arguments]
-        self.child = pexpect.spawn(sys.executable, command, env=env, encoding="utf-8", timeout=60, dimensions=(50, 200))
-
-    def expect(self, pattern: str, timeout: float = 60) -> str:
-        """Wait for a pattern; what was shown up to its end."""
-        self.child.expect(pattern, timeout=timeout)
-        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[=>]", "", self.child.before + self.child.after)
-
-    def prompt(self) -> str:
-        """Wait until a line is asked for."""
-        shown = self.expect("> ")
-        time.sleep(0.15)  # the line editor has drawn the prompt but may still be setting up
-        return shown
-
-    def type(self, text: str) -> None:
-        self.child.send(text)
-
-    def type_much(self, text: str, seconds: float) -> None:
-        """Send a large text while reading what comes back: neither side may block the other."""
-        sender = threading.Thread(target=self.child.send, args=(text,))
-        sender.start()
-        self.child.expect([pexpect.TIMEOUT, "never shown"], timeout=seconds)
-        sender.join()
-
-    def leaves_with(self) -> int:
-        self.child.expect(pexpect.EOF)
-        self.child.close()
-        return int(self.child.exitstatus)
-
-
-@pytest.fixture
-def terminal() -> Iterator[Any]:
-    opened: list[Terminal] = []
-
-    def open_terminal(*arguments: str, **options: str) -> Terminal:
-        opened.append(Terminal(*arguments, **options))
-        return opened[-1]
-
-    yield open_terminal
-    for each in opened:
-        each.child.close(force=True)
 
 
 @pytest.mark.parametrize("term", ["xterm-256color", "dumb"])
@@ -172,16 +119,6 @@ def test_a_paste_of_several_lines_is_one_message_and_never_a_command(terminal: A
     assert t.leaves_with() == 0
 
 
-def test_an_unknown_command_is_named_and_not_sent(terminal: Any, tiny_model: str) -> None:
-    t = terminal("chat", tiny_model)
-    t.prompt()
-    t.type("/help\r")
-    t.expect(r"there is no command /help; there are /quit, /exit and /clear")
-    t.prompt()
-    t.type("\x04")
-    assert t.leaves_with() == 0
-
-
 def test_a_message_that_does_not_fit_is_said_and_the_chat_goes_on(terminal: Any, tiny_model: str) -> None:
     t = terminal("chat", tiny_model, "--window", "60", "--max-tokens", "5")
     t.prompt()
@@ -212,7 +149,7 @@ def test_ctrl_c_before_the_reply_counts_as_running_stops_the_prompt(smollm2: str
         """A chat whose stream is asked for its first piece just after Ctrl-C found nothing to cancel."""
 
         def __init__(self, chat: pantheon.Chat) -> None:
-            self.chat, self.pieces = chat, 0
+            self.chat, self.pieces, self.reading = chat, 0, chat.reading
 
         def stream(self, *args: Any, **options: Any) -> Any:
             stream = self.chat.stream(*args, **options)
