@@ -69,6 +69,9 @@ def test_ctrl_c_during_a_reply_stops_it_and_keeps_the_chat(terminal: Any, smollm
     t.type("\x03")
     t.expect(r"\(stopped\)", timeout=3)
     t.prompt()
+    said = t.messages()
+    assert [(message["role"], message.get("cut")) for message in said] == [("user", None), ("assistant", True)]
+    assert "story" in said[1]["content"]
     t.type("/quit\r")
     assert t.leaves_with() == 0
 

@@ -3,7 +3,7 @@
 Rank 5: imports errors, the chat, and its siblings.
 
 A function gets the desk and the text behind the command's name, without the spaces around it. It says what it has done;
-a PantheonError or OSError that it raises is said by the loop, and the conversation goes on.
+a PantheonError that it raises is said by the loop, and the conversation goes on.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from pantheon import catalog
 from pantheon.chat.session import Chat
 from pantheon.chat.view import as_text, written
 from pantheon.engine.generate import Reply, ReplyStream
@@ -48,11 +50,14 @@ class Desk:
     keeper: Keeper
     asker: Asker = field(default_factory=PlainLines)
 
-    def reply(self, open_stream: Callable[..., ReplyStream], **changes: object) -> None:
-        """Write a reply that Ctrl-C stops, say what it does not show, and keep the chat."""
+    def reply(self, open_stream: Callable[..., ReplyStream], unsaid: str = "nothing changed", **changes: Any) -> None:
+        """Write a reply that Ctrl-C stops, say what it does not show, and keep the chat.
+
+        unsaid: what is said to a reply that was stopped before it began. The rest is as in Talker.play().
+        """
         said = self.talker.chat.messages
         try:
-            comment(self.talker.interruptibly(lambda: self.talker.play(open_stream, **changes)))
+            comment(self.talker.interruptibly(lambda: self.talker.play(open_stream, **changes)), unsaid)
         except PantheonError:
             if self.talker.chat.messages != said:  # it failed in its middle
                 self.keep()
@@ -80,10 +85,10 @@ def say_notes(chat: Chat) -> None:
             note(f"({text})")
 
 
-def comment(reply: Reply | None) -> None:
+def comment(reply: Reply | None, unsaid: str) -> None:
     """Say what a reply alone does not show."""
     if reply is None or (reply.finish_reason == "cancelled" and not reply.tokens):
-        aside("(stopped before the reply began; the message was taken back)")
+        aside(f"(stopped before the reply began; {unsaid})")
     elif reply.finish_reason == "cancelled":
         aside("(stopped)")
     elif reply.finish_reason == "length":
@@ -312,7 +317,7 @@ COMMANDS: Sequence[Command] = (
     Command("load", "[NAME]", "go on with a chat that was kept; or list them", _load, lambda desk: desk.keeper.names()),
     Command("temperature", "[T]", "0 takes the likeliest token, above 0 draws", _temperature),
     Command("seed", "[N|random]", "repeat a draw; or a fresh one each time", _seed, lambda _: ("random",)),
-    Command("model", "[NAME]", "which model this is; or go on with another", _model),
+    Command("model", "[NAME]", "which model this is; or go on with another", _model, lambda _: sorted(catalog.CATALOG)),
     Command("clear", "", "forget everything but the system text", _clear),
     Command("quit", "", "leave", _quit),
     Command("exit", "", "leave", _quit),

@@ -100,6 +100,6 @@ def _handle(desk: Desk, typed: Typed) -> None:
     try:
         if typed.by_hand and obey(desk, typed.text):
             return
-        desk.reply(lambda **options: desk.talker.chat.stream(typed.text, **options))
-    except (PantheonError, OSError) as error:
+        desk.reply(lambda **options: desk.talker.chat.stream(typed.text, **options), "the message was taken back")
+    except PantheonError as error:
         note(f"error: {error}")

@@ -9,6 +9,7 @@ reply and however small the window is.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import TextIO
 
 from pantheon.repl.output import coloured, columns, harmless
@@ -20,8 +21,10 @@ _FILLING = re.compile(r" +$", re.MULTILINE)
 class MarkdownWriter:
     """Takes a reply in pieces and draws each block of it when it is whole."""
 
-    def __init__(self, out: TextIO) -> None:
+    def __init__(self, out: TextIO, before: Callable[[], object] = lambda: None) -> None:
+        """before: called before something is written."""
         self._out = out
+        self._before = before
         self._pending = ""
         """The last line, as far as it came."""
         self._lines: list[str] = []
@@ -29,13 +32,11 @@ class MarkdownWriter:
         self._fence = ""
         """What opened the fence that the block is in; empty outside of one."""
 
-    def push(self, piece: str) -> bool:
-        """Take a piece; whether something was drawn."""
-        drawn = False
+    def push(self, piece: str) -> None:
+        """Take a piece, and draw what has become whole."""
         *whole, self._pending = (self._pending + piece).split("\n")
         for line in whole:
-            drawn |= self._take(line)
-        return drawn
+            self._take(line)
 
     def finish(self) -> None:
         """Draw the rest."""
@@ -44,24 +45,24 @@ class MarkdownWriter:
         self._draw()
         self._pending, self._fence = "", ""
 
-    def _take(self, line: str) -> bool:
+    def _take(self, line: str) -> None:
         self._lines.append(line)
         found = _FENCE.match(line)
         if self._fence:
-            closes = found and found[1].startswith(self._fence) and not found[2].strip()
-            if closes:
+            if found and found[1].startswith(self._fence) and not found[2].strip():
                 self._fence = ""
-            return bool(closes) and self._draw()
-        if found:
+                self._draw()
+        elif found:
             self._fence = found[1]
-            return False
-        return not line.strip() and self._draw()
+        elif not line.strip():
+            self._draw()
 
-    def _draw(self) -> bool:
+    def _draw(self) -> None:
         text = "\n".join(self._lines)
         self._lines = []
         if not text.strip():
-            return False
+            return
+        self._before()
         from rich.console import Console
         from rich.markdown import Markdown
 
@@ -71,4 +72,3 @@ class MarkdownWriter:
             console.print(Markdown(harmless(text), hyperlinks=False))  # a hyperlink is an escape sequence of its own
         self._out.write(_FILLING.sub("", drawn.get()).rstrip() + "\n\n")
         self._out.flush()
-        return True

@@ -82,9 +82,12 @@ class Talker:
         self.first_piece_s: float | None = None
         """How long its first piece took, from the moment that it was asked for."""
         self.totals = Totals()
+        self._turn = _Turn(None)
         self._out = out or sys.stdout
         self._on_terminal = self._out.isatty()
-        self._markdown = MarkdownWriter(self._out) if markdown and self._on_terminal else None
+        self._markdown: MarkdownWriter | None = None
+        if markdown and self._on_terminal:
+            self._markdown = MarkdownWriter(self._out, lambda: self._turn.progress.clear())
         self._interrupted = False
 
     # ---- replies
@@ -110,13 +113,13 @@ class Talker:
         open_stream: makes the reply when it is called with max_tokens, progress and the sampling. changes: other
         sampling for this reply.
         """
-        turn = _Turn(self.chat.reading)
+        turn = self._turn = _Turn(self.chat.reading)
         options = {**self.sampling, **changes}
-        stream = open_stream(max_tokens=self.max_tokens, progress=lambda done: self._progress(turn, done), **options)
+        stream = open_stream(max_tokens=self.max_tokens, progress=self._progress, **options)
         with contextlib.closing(stream), contextlib.suppress(_StoppedError):
             if not self._interrupted:
                 try:
-                    self._write_all(stream, turn)
+                    self._write_all(stream)
                 finally:
                     stream.close()
                     turn.progress.clear()
@@ -126,21 +129,21 @@ class Talker:
             self.totals.add(stream.reply)
         return stream.reply
 
-    def _write_all(self, stream: ReplyStream, turn: _Turn) -> None:
-        self.first_piece_s = None
+    def _write_all(self, stream: ReplyStream) -> None:
+        turn, self.first_piece_s = self._turn, None
         for piece in stream:
             if self.first_piece_s is None:
                 self.first_piece_s = time.monotonic() - turn.began
                 turn.progress.clear()
-            self._announce(turn)
-            self.write(piece, turn.progress)
+            self._announce()
+            self.write(piece)
             if self._interrupted:
                 break
-        self._announce(turn)
+        self._announce()
 
-    def _announce(self, turn: _Turn) -> None:
+    def _announce(self) -> None:
         """Say what was left out for this reply, as soon as it is known."""
-        reading = self.chat.reading
+        turn, reading = self._turn, self.chat.reading
         if turn.announced or reading is None or reading is turn.before:
             return
         turn.announced = True
@@ -148,13 +151,13 @@ class Talker:
             turn.progress.clear()
             aside(left_out(reading))
 
-    def _progress(self, turn: _Turn, done: float) -> None:
+    def _progress(self, done: float) -> None:
         """Called while the prompt is read: a Ctrl-C just before it began found no reply that it could cancel."""
         if self._interrupted:
             raise _StoppedError
-        self._announce(turn)
+        self._announce()
         tokens = f" of {self.chat.reading.evaluated:,} tokens" if self.chat.reading else ""
-        turn.progress.show(f"reading: {done:.0%}{tokens}")
+        self._turn.progress.show(f"reading: {done:.0%}{tokens}")
 
     def _on_interrupt(self, number: int, frame: object) -> None:
         self._interrupted = True
@@ -162,13 +165,11 @@ class Talker:
 
     # ---- stdout
 
-    def write(self, text: str, progress: Progress | None = None) -> None:
+    def write(self, text: str) -> None:
         """Write a piece of a reply and flush it; with Markdown, each block when it is whole."""
         if self._markdown is not None:
-            if progress is not None:
-                progress.clear()
-            if not self._markdown.push(text) and progress is not None:
-                progress.show("writing ...")
+            self._turn.progress.show("writing ...")
+            self._markdown.push(text)
             return
         self._out.write(harmless(text) if self._on_terminal else text)
         self._out.flush()
