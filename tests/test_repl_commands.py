@@ -43,6 +43,7 @@ def test_the_table_has_each_command_once_and_help_lists_it(terminal: Any, tiny_m
     assert "nothing to take back" in t.ask("/undo")
     assert "nothing was said yet" in t.ask("/regenerate")
     assert "nothing to save" in t.ask("/save")
+    t.ask("/system x")
     assert t.ask("/load") == "(no chat was kept yet)"
     assert not (t.home / "chats").exists()  # an empty chat takes no other's place
     t.type("/und\t\r")  # completed

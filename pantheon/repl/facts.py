@@ -55,10 +55,9 @@ def stats(talker: Talker) -> Iterator[str]:
         yield f"guessed: {usage.proposed_tokens:,}, right {usage.accepted_tokens:,} times"
     yield f"ended by: {reply.finish_reason}; seed {reply.seed}"
     if totals.replies > 1:
-        reading = per_second(totals.evaluated_tokens, totals.prompt_s)
-        writing = per_second(totals.generated_tokens, totals.decode_s)
-        yield f"all {totals.replies} replies: read {totals.evaluated_tokens:,}, {reading}"
-        yield f"written {totals.generated_tokens:,}, {writing}"
+        yield f"all {totals.replies} replies: {totals.evaluated_tokens:,} read, {totals.generated_tokens:,} written"
+        yield f"on average {per_second(totals.evaluated_tokens, totals.prompt_s)} read"
+        yield f"and {per_second(totals.generated_tokens, totals.decode_s)} written"
 
 
 def counts(chat: Chat) -> Iterator[str]:
