@@ -214,6 +214,20 @@ def test_chats_are_saved_by_name_and_loaded(terminal: Any, tiny_model: str) -> N
     t.expect("going on after 4 messages")
 
 
+def test_a_chat_of_another_model_is_taken_over_and_a_line_says_so(terminal: Any, tiny_model: str, smollm2: str) -> None:
+    t = terminal("chat", tiny_model, "--max-tokens", "4")
+    t.prompt()
+    t.ask("first")
+    t.type("\x04")
+    assert t.leaves_with() == 0
+    other = terminal("chat", smollm2, "--max-tokens", "4", "--resume", "--window", "100", "--system", "Be short.")
+    other.expect("the messages come from another model, tiny.gguf")
+    other.prompt()
+    assert "of a window of 100" in other.ask("/window")  # what the command line says counts more
+    other.ask("second")
+    assert [m["content"] for m in other.messages() if m["role"] != "assistant"] == ["Be short.", "first", "second"]
+
+
 def test_resume_after_a_kill_goes_on_with_the_last_chat(terminal: Any, smollm2: str) -> None:
     options = ("chat", smollm2, "--max-tokens", "30", "--system", "You are a helpful assistant.")
     t = terminal(*options)

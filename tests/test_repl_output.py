@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -115,7 +116,18 @@ def test_markdown_is_for_terminals() -> None:
 
 
 class FakeChat:
-    reading = None
+    reading: Any = None
+
+
+def test_what_is_left_out_is_said_while_the_prompt_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+    with_loss: Any = FakeChat()
+    talker = Talker(with_loss, 5, {}, io.StringIO())
+    out = SimpleNamespace(messages=(1, 2), tokens=30)
+    with_loss.reading = SimpleNamespace(window=90, newly_dropped=(out, out), evaluated=1)
+    talker._progress(0.0)
+    assert capsys.readouterr().err.startswith("(the window of 90 is full: messages 1 to 2 are left out, 60 tokens")
+    talker._progress(0.5)
+    assert capsys.readouterr().err == ""
 
 
 def test_progress_comes_late_fits_the_line_and_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
