@@ -13,9 +13,9 @@
  *   min_p      tokens with p >= min_p * (p of the likeliest) stay                        (arXiv:2407.01082)
  *   draw       u is uniform in [0, 1); the first token whose p and those before it add up to u
  *
- * The one thing to know first: tokens have one order, by descending logit and ascending id on ties, and each filter
- * keeps a front part of it. So filters and draw are all the same search: the place in that order where a running sum
- * of weights reaches a target (sample_search.c). */
+ * The one thing to know first: tokens have one order, by their distance from the largest logit (a float32) and by
+ * ascending id on ties, and each filter keeps a front part of it. So filters and draw are all the same search: the
+ * place in that order where a running sum of weights reaches a target (sample_search.c). */
 #include "common.h"
 #include "mathf.h"
 #include "pantheon.h"
