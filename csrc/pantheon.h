@@ -207,9 +207,16 @@ bool pn_tokenizer_adds_space(const pn_tokenizer *tokenizer, int64_t previous);
 /* The bytes of a token: for ordinary tokens the bytes that it stands for, for control tokens their spelling.
  * Borrowed from the tokenizer. NULL (PN_ERR_ARGUMENT) if id >= n_vocab. *len may be 0. */
 const char *pn_token_piece(const pn_tokenizer *tokenizer, uint32_t id, size_t *len);
+/* The bytes of ids[0, n) that follow the token `previous` (-1: they begin a text). Returns how many bytes they have and
+ * writes the first `cap`; call with cap 0 to count. special: control tokens are spelled out, else left out. Where a text
+ * that follows `previous` gets a space in front, that space is taken off the first token that is no control token.
+ * Returns -status on failure: ARGUMENT (an id >= n_vocab, or NULL with a length). */
+int64_t pn_detokenize(const pn_tokenizer *tokenizer, int64_t previous, const uint32_t *ids, size_t n, bool special,
+                      char *bytes, size_t cap);
 /* The id of the control or user-defined token with exactly this text, else -1 (not an error). */
 int64_t pn_token_id(const pn_tokenizer *tokenizer, const char *text, size_t len);
-/* GGUF token type: 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6 byte. 0 if id >= n_vocab. */
+/* GGUF token type: 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6 byte. 0 if id >= n_vocab. As it is used
+ * here: what the file names as its bos, eos, eot or eom is a control token also where the file has another type. */
 int pn_token_type(const pn_tokenizer *tokenizer, uint32_t id);
 uint32_t pn_tokenizer_n_vocab(const pn_tokenizer *tokenizer);
 /* -1 where the file names none. */

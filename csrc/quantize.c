@@ -180,8 +180,8 @@ static int quantize_check_piece(const job *j, const piece *p) {
     if (!(p->magnitude < to->limit))
         return pn_fail(PN_ERR_NUMERIC, "tensor \"%.*s\" holds a value of magnitude %g, which %s cannot hold",
                        (int)info.name_len, info.name, (double)p->magnitude, to->name);
-    return pn_fail(PN_ERR_NUMERIC, "tensor \"%.*s\" holds NaN or infinity, which %s cannot hold", (int)info.name_len,
-                   info.name, to->name);
+    return pn_fail(PN_ERR_NUMERIC, "tensor \"%.*s\" holds NaN or infinity, which %s cannot hold; f32, f16 and bf16 can",
+                   (int)info.name_len, info.name, to->name);
 }
 
 static int quantize_progress(job *j, uint64_t bytes) {

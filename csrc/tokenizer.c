@@ -69,7 +69,7 @@ static int tokenizer_mark_roles(pn_tokenizer *tokenizer, const pn_gguf *gguf) {
         PN_TRY(tokenizer_read_id(tokenizer, gguf, KEYS[i], &id));
         if (id < 0) continue;
         v->marks[id] &= (uint8_t)~VOCAB_IS_TEXT;
-        if (!v->typed) v->types[id] = VOCAB_CONTROL;
+        if (!v->typed && !(v->marks[id] & VOCAB_BORDER)) v->types[id] = VOCAB_CONTROL;
     }
     return PN_OK;
 }
@@ -309,6 +309,30 @@ const char *pn_token_piece(const pn_tokenizer *tokenizer, uint32_t id, size_t *l
     const vocab_text bytes = vocab_bytes(&tokenizer->vocab, id);
     *len = bytes.len;
     return (const char *)bytes.at;
+}
+
+int64_t pn_detokenize(const pn_tokenizer *tokenizer, int64_t previous, const uint32_t *ids, size_t n, bool special,
+                      char *bytes, size_t cap) {
+    const vocab *const v = &tokenizer->vocab;
+    if ((!ids && n) || (!bytes && cap)) return -pn_fail(PN_ERR_ARGUMENT, "pn_detokenize: NULL with a length");
+    bool drops_space = pn_tokenizer_adds_space(tokenizer, previous);
+    size_t used = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (ids[i] >= v->n)
+            return -pn_fail(PN_ERR_ARGUMENT, "token %u does not exist, the vocabulary has %u", ids[i], v->n);
+        vocab_text piece = vocab_bytes(v, ids[i]);
+        const bool is_control = v->types[ids[i]] == VOCAB_CONTROL;
+        if (piece.len == 0 || (is_control && !special)) continue;
+        if (drops_space && !is_control) {
+            drops_space = false;
+            if (piece.at[0] == ' ') piece = (vocab_text){ piece.at + 1, piece.len - 1 };
+        }
+        if (piece.len > (size_t)INT64_MAX - used)
+            return -pn_fail(PN_ERR_ARGUMENT, "pn_detokenize: the text is too long");
+        if (used < cap) memcpy(bytes + used, piece.at, size_min(piece.len, cap - used));
+        used += piece.len;
+    }
+    return (int64_t)used;
 }
 
 bool pn_tokenizer_adds_space(const pn_tokenizer *tokenizer, int64_t previous) {

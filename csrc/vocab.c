@@ -203,6 +203,26 @@ static int vocab_read_types(const pn_gguf *gguf, vocab *v) {
     return PN_OK;
 }
 
+/* Mark the tokens that begin or end something. */
+static int vocab_mark_borders(const pn_gguf *gguf, vocab *v) {
+    static const char *const KEYS[] = { "tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id",
+                                        "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id" };
+    for (size_t i = 0; i < PN_ARRAY_LEN(KEYS); i++) {
+        uint32_t id = 0;
+        bool present = false;
+        PN_TRY(gguf_get_u32(gguf, KEYS[i], &id, &present));
+        if (present && id < v->n) v->marks[id] |= VOCAB_BORDER; /* that it exists is checked where it is used */
+    }
+    return PN_OK;
+}
+
+/* Is this how the token of a single byte is spelled? */
+static bool vocab_spells_byte(vocab_text text, vocab_spelling spelling) {
+    if (spelling == VOCAB_MARKED_SPACES) return vocab_byte_of_token(text) >= 0;
+    uint32_t code = 0;
+    return text.len && unicode_decode(text.at, text.len, &code) == text.len && vocab_byte_of_code(code) >= 0;
+}
+
 /* Byte-level vocabularies have no use for scores, but a file in which they are nonsense is not to be trusted. */
 static int vocab_open_scores(const pn_gguf *gguf, const vocab *v, gguf_array *array, bool *present) {
     PN_TRY(vocab_open_parallel(gguf, "tokenizer.ggml.scores", v->n, array, present));
@@ -245,6 +265,8 @@ static int vocab_read_texts(gguf_array *tokens, vocab_spelling spelling, vocab *
         size_t len = 0;
         PN_TRY(gguf_array_str(tokens, &at, &len));
         const vocab_text text = { (const uint8_t *)at, len };
+        if (v->marks[id] & VOCAB_BORDER && v->types[id] != VOCAB_USER_DEFINED && !vocab_spells_byte(text, spelling))
+            v->types[id] = VOCAB_CONTROL;
         if (guess && vocab_is_ordinary(v, id) && vocab_byte_of_token(text) >= 0) v->types[id] = VOCAB_BYTE;
         if (spelling == VOCAB_MARKED_SPACES && vocab_is_ordinary(v, id) && len && memchr(at, ' ', len))
             v->marks[id] |= VOCAB_UNREACHABLE;
@@ -267,6 +289,7 @@ int vocab_read(const pn_gguf *gguf, vocab_spelling spelling, vocab *out) {
     if (!out->types || !out->marks || !out->offsets)
         return pn_fail(PN_ERR_MEMORY, "tokenizer: out of memory (%u tokens)", out->n);
     PN_TRY(vocab_read_types(gguf, out));
+    PN_TRY(vocab_mark_borders(gguf, out));
     gguf_array scores;
     bool scored = false;
     PN_TRY(vocab_open_scores(gguf, out, &scores, &scored));

@@ -35,6 +35,7 @@ enum {
     VOCAB_IS_TEXT = 1,     /* user-defined, but no marker: ordinary text becomes it, whoever wrote the text */
     VOCAB_SWALLOWS = 2,    /* white space that follows it in a text is dropped                              */
     VOCAB_UNREACHABLE = 4, /* ordinary, but spelled with a space where the spelling marks them              */
+    VOCAB_BORDER = 8,      /* the file names it as what begins or ends a sequence, a turn or a message      */
 };
 
 typedef struct vocab {
@@ -61,8 +62,10 @@ typedef struct vocab_index {
 } vocab_index;
 
 /* Read the list. *out starts as {0} and is released with vocab_free(), also after a failure. With marked spaces, and no
- * token of type BYTE in the file, ordinary tokens spelled "<0x00>" to "<0xFF>" become VOCAB_BYTE.
- * Errors: METADATA, MEMORY. */
+ * token of type BYTE in the file, ordinary tokens spelled "<0x00>" to "<0xFF>" become VOCAB_BYTE. Tokens that the file
+ * names as its bos, eos, eot or eom become VOCAB_CONTROL whatever type they have, so that no text is ever read as the
+ * end of a turn; but user-defined ones stay so, and a byte's own token stays text, which could not be written without
+ * it. Errors: METADATA, MEMORY. */
 int vocab_read(const pn_gguf *gguf, vocab_spelling spelling, vocab *out);
 /* Index the spellings of the file that v was read from. *out starts as {0} and is released with vocab_index_free(),
  * also after a failure. It holds ordinary tokens (VOCAB_NORMAL, VOCAB_UNUSED) and, apart from them, all others; it

@@ -208,6 +208,8 @@ def path_bytes(path: str | bytes | os.PathLike[str]) -> bytes:
     """A path as the bytes that the operating system wants."""
     try:
         name = os.fsencode(path)
+    except TypeError:
+        raise errors.ArgumentError(f"a path must be a str, bytes or os.PathLike, got {type(path).__name__}") from None
     except UnicodeEncodeError as error:
         raise errors.ArgumentError(
             f"a path holds a lone surrogate (U+{ord(error.object[error.start]):04X}), which no file name has: {path!a}"
@@ -507,6 +509,18 @@ def token_piece(tokenizer: AnyTokenizer, token: int) -> bytes:
         if piece == ffi.NULL:
             _fail()
         return bytes(ffi.buffer(piece, length[0]))
+
+
+def detokenize(tokenizer: AnyTokenizer, ids: Ids | IdBuffer, special: bool, previous: int) -> bytes:
+    """The bytes of many tokens at once; special: control tokens are spelled out; previous: as in tokenize()."""
+    with tokenizer as pointer:
+        room = ffi.from_buffer("uint32_t[]", ids)
+        n = int(lib.pn_detokenize(pointer, previous, room, len(ids), special, ffi.NULL, 0))
+        if n < 0:
+            raise _last_error(-n)
+        out = bytearray(n)
+        lib.pn_detokenize(pointer, previous, room, len(ids), special, ffi.from_buffer("char[]", out, True), n)
+    return bytes(out)
 
 
 def token_id(tokenizer: AnyTokenizer, text: bytes) -> int | None:

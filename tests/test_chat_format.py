@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pantheon
-from pantheon.chat import ChatFormat, Kept, Message, Special, Text, join
+from pantheon.chat import ChatFormat, Kept, Message, Special, Text, detect_style, join, limits
 from pantheon.chat.choice import facts, make_format
 from pantheon.chat.messages import Turn
 from pantheon.errors import ArgumentError, ChatTemplateError
@@ -301,6 +301,30 @@ def test_a_beginning_of_sequence_stands_there_once_if_anyone_wants_it(
     assert tokenizer.decode(ids, special=False) == content
 
 
+@pytest.mark.parametrize(
+    ("before", "count"),
+    [
+        ("{{ '\\n' }}{{ bos_token }}", 1),
+        ("{{ '\\n' }}", 1),
+        ("Rules: be brief.\n{{ bos_token }}", 1),
+        ("{{ bos_token }}{{ bos_token }}", 2),
+        ("{{ bos_token }} {{ bos_token }}", 2),
+    ],
+)
+def test_a_beginning_of_sequence_behind_other_text_counts_and_a_second_one_is_noted(
+    tmp_path: Path, before: str, count: int
+) -> None:
+    path = write_vocabulary(tmp_path / "v.gguf", ["<s>", "</s>"], bos="<s>", eos="</s>", add_bos=True)
+    tokenizer, _ = open_vocabulary(path)
+    chat_format = of(tokenizer, before + "{% for m in messages %}{{ m.content }}{{ bos_token }}{% endfor %}")
+    for content in ("hi", "<s>hi"):
+        ids = chat_format.prompt(turns(("user", content))).ids.tolist()
+        assert ids.count(tokenizer.bos) == count + 1
+        assert (ids[0] == tokenizer.bos) is ("{{ bos_token }}" not in before or before.startswith("{{ bos_token }}"))
+    noted = [note for note in chat_format.notes if "<s> 2 times" in note]
+    assert len(noted) == (1 if count == 2 else 0)
+
+
 def test_a_model_without_a_beginning_of_sequence_gets_none(tmp_path: Path) -> None:
     path = write_family(tmp_path, "chatml", template="{{ bos_token }}" + PLAIN)
     tokenizer, metadata = open_vocabulary(path)
@@ -436,6 +460,17 @@ def test_without_a_template_the_architecture_decides_if_the_vocabulary_has_the_m
         make_format(*open_vocabulary(llama2))
 
 
+def test_all_questions_to_a_template_have_one_budget(
+    tokenizer: pantheon.Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A template that spends just what a rendering may used to have that for each of ten questions."""
+    monkeypatch.setattr(limits, "MAX_STEPS", 10_000)
+    messages = "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
+    assert of(tokenizer, "{% for i in range(100) %}{% endfor %}" + messages).template is not None
+    with pytest.raises(ChatTemplateError, match="takes too long.*plain completion works"):
+        of(tokenizer, "{% for i in range(9000) %}{% endfor %}" + messages)
+
+
 def test_the_template_of_tools_is_used_when_there_are_tools(tmp_path: Path) -> None:
     path = write_family(tmp_path, "chatml", templates={"tool_use": "TOOLS" + PLAIN, "rag": "RAG"})
     chat_format = make_format(*open_vocabulary(path))
@@ -451,6 +486,16 @@ def test_a_template_can_be_given_as_text_or_as_a_file(tokenizer: pantheon.Tokeni
         chat_format = of(tokenizer, "{% broken", forced=forced)
         assert join(chat_format.segments(turns(("user", "a")))) == "Xa"
         assert chat_format.title == "the given template"
+    empty = tmp_path / "empty.jinja"
+    empty.write_text(" \n")
+    for wrong, words in (
+        (str(empty), "is an empty file"),
+        (str(tmp_path), "is a folder"),
+        ("nofile.jinja", "there is no file 'nofile.jinja'"),
+        (str(tmp_path / "nofile"), "there is no file .*nofile'"),
+    ):
+        with pytest.raises(ChatTemplateError, match=words):
+            of(tokenizer, "x", forced=wrong)
     with pytest.raises(ChatTemplateError, match="there is no chat style 'nothing'"):
         of(tokenizer, PLAIN, forced="nothing")
     path.write_bytes(b"\xff")
@@ -505,6 +550,14 @@ def test_markers_that_are_plain_text_here_are_said(tmp_path: Path, caplog: pytes
 
 
 # ---- Messages
+
+
+@pytest.mark.parametrize("wrong", [5, b"chatml", ["chatml"]])
+def test_a_template_that_is_no_text_is_refused_by_its_type(tokenizer: pantheon.Tokenizer, wrong: Any) -> None:
+    with pytest.raises(ArgumentError, match="template must be a str"):
+        make_format(tokenizer, {}, forced=wrong)
+    with pytest.raises(ArgumentError, match="template must be a str"):
+        detect_style(wrong)
 
 
 def test_messages_are_checked() -> None:

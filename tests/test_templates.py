@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chat_worlds import reference
 
 from pantheon.chat import limits, render
 from pantheon.errors import ArgumentError, ChatTemplateError
@@ -204,6 +206,10 @@ HUNGRY = [
     "{{ ('a' * 4000000)|urlencode }}{{ lipsum(n=1000000) }}",
     "{% set ns = namespace(l=[]) %}{% for i in range(1000) %}{% set ns.l = ns.l + ['%d' % i * 100000] %}{% endfor %}",
     "".join(f"{{% set d{i} = {{}} %}}" for i in range(30)) + DOUBLED + "{{ d29 }}",
+    "{% set x = ('a' ~ messages[0].content) * 240000 %}{% set ns = namespace() %}{% for i in range(20) %}"
+    "{% set ns.p = namespace(l=x.replace('a', 'bc'), p=ns.p) %}{% endfor %}",
+    "{% set x = ('a ' ~ messages[0].content) * 190000 %}{% set ns = namespace() %}{% for i in range(20) %}"
+    "{% set ns.p = namespace(l=x.split()|join('-'), p=ns.p) %}{% endfor %}",
     "{% set ns = namespace() %}{% for i in range(20) %}{% set ns.p = namespace(l=('a' * 190000)|list, p=ns.p) %}"
     "{% endfor %}",
 ]
@@ -277,3 +283,71 @@ def test_an_endless_output_is_cut_off() -> None:
 def test_long_but_honest_conversations_render() -> None:
     messages = [{"role": "user" if i % 2 == 0 else "assistant", "content": "word " * 1000} for i in range(400)]
     assert len(render(SMOLLM2, messages)) > 2_000_000
+
+
+@pytest.mark.parametrize(
+    ("template", "sentence"),
+    [
+        ("{{ 'a'|center(3) }}", "uses the filter 'center' in line 1, which is not supported here"),
+        (
+            "{% if messages %}{{ 'a'|wordwrap(3) }}{% endif %}",
+            "uses the filter 'wordwrap', which is not supported here",
+        ),
+        ("{{ 'a'|entangle }}", "uses the filter 'entangle' in line 1, which Jinja does not have"),
+        ("{{ messages[0].content.zfill(3) }}", "uses str.zfill, which is not supported here"),
+        ("{{ (messages[0].content|safe).striptags() }}", "uses str.striptags, which is not supported here"),
+        ("{{ messages.append(1) }}", "uses list.append, which is not supported here"),
+        ("{{ messages[0].content.entangle() }}", "'str object' has no attribute 'entangle'"),
+        ("{{ namespace().a.b }}", "'namespace object' has no attribute 'a'"),
+        ("{% include 'x' %}", "includes or imports another file, which is not supported here"),
+        ("{% entangle %}", "not valid Jinja: line 1"),
+    ],
+)
+def test_what_is_not_here_is_called_by_its_name_and_not_by_ours(template: str, sentence: str) -> None:
+    with pytest.raises(ChatTemplateError, match=re.escape(sentence)) as caught:
+        render(template, HI)
+    assert "Traced" not in str(caught.value)
+    assert ("not valid Jinja" in str(caught.value)) is ("not valid Jinja" in sentence)
+
+
+@pytest.mark.parametrize(
+    "template", ["{{ messages[1].content|trim }}", "{% for m in messages %}{{ m.content }}{% endfor %}"]
+)
+def test_messages_that_are_too_long_are_not_the_templates_fault(template: str) -> None:
+    messages = [*HI, {"role": "user", "content": "word " * 1_000_000}]
+    with pytest.raises(ChatTemplateError, match=r"messages are too long .*longest \(message 1\) 5,000,000.*4000000"):
+        render(template, messages)
+    with pytest.raises(ChatTemplateError, match="^the chat template was stopped"):
+        render("{{ 'a' * 5000000 }}", HI)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "split()|join(' ')",
+        "replace('w', '&amp;')|replace(' ', ' - ')",
+        "replace(' ', '\t')|replace('\t', '    ')",
+        "split(' ')|map('upper')|join",
+    ],
+)
+def test_a_message_of_90_000_words_can_be_taken_apart_and_written_anew(use: str) -> None:
+    messages = [{"role": "user", "content": "word " * 90_000}]
+    template = "{{ messages[0].content." + use + " }}"
+    started = time.process_time()
+    assert render(template, messages) == reference(template, messages=messages)
+    assert time.process_time() - started < 20  # it takes less than one
+
+
+def test_questions_that_take_several_renderings_have_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_STEPS", 1000)
+    template = "{% for i in range(700) %}{% endfor %}"
+    for _ in range(3):
+        assert render(template, HI) == ""  # each has its own
+    with limits.one_budget() as budget:
+        assert render(template, HI) == ""
+        assert not budget.is_spent
+        with limits.one_budget() as same, pytest.raises(ChatTemplateError, match="more than 1000 steps"):
+            render(template, HI)
+        assert same is budget
+        assert budget.is_spent
+    assert render(template, HI) == ""

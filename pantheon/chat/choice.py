@@ -17,8 +17,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pantheon.chat.format import ChatFormat
+from pantheon.chat.limits import one_budget
 from pantheon.chat.messages import Message, Turn, check_text
-from pantheon.chat.segments import ControlTokens, Prompt, Special, Text, encode_prompt, join
+from pantheon.chat.segments import ControlTokens, Prompt, Special, Text, count_bos, encode_prompt, join
 from pantheon.chat.styles import (
     STYLES,
     Style,
@@ -60,10 +61,16 @@ def make_format(
     """
     if forced is not None:
         check_text("template", forced)
-        chat_format = _forced(tokenizer, forced)
-    else:
-        chat_format = _own(tokenizer, metadata, now) or _guessed(tokenizer, metadata)
-    chat_format = _find_out(chat_format, now)
+    with one_budget() as budget:
+        if forced is not None:
+            chat_format = _forced(tokenizer, forced)
+        else:
+            chat_format = _own(tokenizer, metadata, now) or _guessed(tokenizer, metadata)
+        chat_format = _find_out(chat_format, now)
+    if budget.is_spent:  # what was found out is then not so: questions that were stopped count as refused
+        raise ChatTemplateError(
+            f"{chat_format.title} takes too long, or too much memory, to write a few short messages; {_cure()}"
+        )
     logger.info("chat format: %s (%s)", chat_format.title, chat_format.reason)
     for note in chat_format.notes:
         logger.warning("chat format: %s", note)
@@ -104,13 +111,20 @@ def _forced(tokenizer: Tokenizer, forced: str) -> ChatFormat:
         return _of_style(tokenizer, STYLES[forced], f"forced by template={forced!r}")
     if "{{" in forced or "{%" in forced:
         return _bare(tokenizer, "the given template", "template= has its text", template=compiled(forced))
-    if not os.path.isfile(forced):
+    if os.path.isdir(forced):
+        raise ChatTemplateError(f"the chat template {forced!r} is a folder; template= wants the file itself")
+    if not os.path.exists(forced):
+        if os.sep in forced or "." in forced:
+            raise ChatTemplateError(f"there is no file {forced!r} to read a chat template from")
         find_style(forced)
     try:
         with open(forced, encoding="utf-8") as file:
             text = file.read(2_000_000)
     except (OSError, ValueError) as error:
-        raise ChatTemplateError(f"the chat template {forced!r} cannot be read: {error}") from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ChatTemplateError(f"the chat template {forced!r} cannot be read: {reason}") from None
+    if not text.strip():
+        raise ChatTemplateError(f"the chat template {forced!r} is an empty file")
     return _bare(tokenizer, "the given template", f"read from {forced}", template=compiled(text))
 
 
@@ -136,7 +150,8 @@ def _own(tokenizer: Tokenizer, metadata: Mapping[str, object], now: datetime | N
     front = _extra_front(chat_format, style, now)
     if front is None:
         return replace(chat_format, reason=f"it has the markers of {style.title}, but writes more or otherwise")
-    reason = f"{OWN}, which writes {style.title}{' behind a system text of its own' if front else ''}"
+    behind = " behind a system text of its own" if front.replace(chat_format.bos_token or " ", "").strip() else ""
+    reason = f"{OWN}, which writes {style.title}{behind}"
     return replace(chat_format, title=style.title, style=style, reason=reason)
 
 
@@ -206,10 +221,25 @@ def _find_out(chat_format: ChatFormat, now: datetime | None) -> ChatFormat:
         inserted = _inserted_system(chat_format, now) if takes_system else None
     except ChatTemplateError:
         inserted = None
-    ends = _end_of_turn(chat_format, now)
     return replace(
-        chat_format, takes_system=takes_system, default_system=inserted, stop_ids=chat_format.stop_ids | ends
+        chat_format,
+        takes_system=takes_system,
+        default_system=inserted,
+        stop_ids=chat_format.stop_ids | _end_of_turn(chat_format, now),
+        notes=(*chat_format.notes, *_bos_note(chat_format, now)),
     )
+
+
+def _bos_note(chat_format: ChatFormat, now: datetime | None) -> Iterator[str]:
+    """A template that begins twice is followed, for its prompt is the model's; but most often that is a mistake."""
+    tokenizer = chat_format.tokenizer
+    try:
+        count = count_bos(chat_format.segments((_USER,), now), tokenizer.bos)
+    except ChatTemplateError:
+        return
+    if count > 1:
+        name = spelling(tokenizer, tokenizer.bos)
+        yield f"the template writes {name} {count} times before the first message; they are all kept"
 
 
 def _end_of_turn(chat_format: ChatFormat, now: datetime | None) -> frozenset[int]:
@@ -239,10 +269,9 @@ def facts(chat_format: ChatFormat) -> Iterator[tuple[str, str]]:
     else:
         yield "system text", f"taken; without one the template inserts {chat_format.default_system!r}"
     try:
-        first = next(iter(chat_format.segments([_USER])), None)  # a template may print nothing at all
+        begins = count_bos(chat_format.segments([_USER]), tokenizer.bos) > 0
     except ChatTemplateError:
-        first = None
-    begins = isinstance(first, Special) and first.id is not None and first.id == tokenizer.bos
+        begins = False
     yield "begins with", _named(tokenizer, tokenizer.bos) if begins and tokenizer.bos is not None else "no BOS"
     yield "stops at", ", ".join(_named(tokenizer, token) for token in sorted(chat_format.stop_ids)) or "nothing"
     for note in chat_format.notes:

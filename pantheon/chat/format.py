@@ -20,6 +20,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from pantheon._arrays import ID_CODE
+from pantheon.chat.limits import one_budget
 from pantheon.chat.messages import Turn
 from pantheon.chat.origin import DATA, FIRST_SOURCE, TEMPLATE, Traced, concat, mark, sources_in
 from pantheon.chat.segments import (
@@ -175,14 +176,15 @@ class ChatFormat:
         at = error.index
         if at is None and messages and error.sentence is not None:
             low, high = 0, len(messages)  # what begins with `low` messages is taken, with `high` it is refused
-            while high - low > 1:
-                middle = (low + high) // 2
-                try:
-                    self._write(messages[:middle], now, False, tools)
-                    low = middle
-                except ChatTemplateError:
-                    high = middle
-            at = high - 1
+            with one_budget() as budget:
+                while high - low > 1:
+                    middle = (low + high) // 2
+                    try:
+                        self._write(messages[:middle], now, False, tools)
+                        low = middle
+                    except ChatTemplateError:
+                        high = middle
+            at = None if budget.is_spent else high - 1
         if at is None:
             return error
         group, sentence = groups[at], error.sentence or str(error)

@@ -8,10 +8,12 @@ template makes is therefore weighed as the text that it would print, and anythin
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 from pantheon.chat.origin import runs_of
@@ -33,18 +35,32 @@ class LimitError(Exception):
 
 
 class Budget:
-    """What one rendering may still spend."""
+    """What one rendering, or several that answer one question, may still spend."""
 
     def __init__(self) -> None:
         self.steps = 0
-        self.deadline = time.monotonic() + MAX_SECONDS
+        self.deadline: float | None = None
         self.bytes = 0
+
+    def start(self) -> Budget:
+        """Begin to count the time, at the first rendering: compiling a template is not part of it."""
+        if self.deadline is None:
+            self.deadline = time.monotonic() + MAX_SECONDS
+        return self
+
+    def _is_late(self) -> bool:
+        return self.deadline is not None and time.monotonic() > self.deadline
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether nothing more can be rendered with it."""
+        return self.steps > MAX_STEPS or self.bytes > MAX_BYTES or self._is_late()
 
     def step(self) -> None:
         self.steps += 1
         if self.steps > MAX_STEPS:
             raise LimitError(f"it takes more than {MAX_STEPS} steps")
-        if time.monotonic() > self.deadline:
+        if self._is_late():
             raise LimitError(f"it takes longer than {MAX_SECONDS:g} seconds")
 
     def loop(self, items: Iterable[Any]) -> Iterator[Any]:
@@ -81,6 +97,26 @@ class Budget:
             fits(size, len(settled))
             settled.append(item)
         return settled
+
+
+_shared: ContextVar[Budget | None] = ContextVar("the budget of several renderings", default=None)
+
+
+@contextlib.contextmanager
+def one_budget() -> Iterator[Budget]:
+    """All renderings inside, by this thread, share one budget: for questions that take several of them. Within another
+    such block that one's budget goes on."""
+    budget = _shared.get() or Budget()
+    token = _shared.set(budget)
+    try:
+        yield budget
+    finally:
+        _shared.reset(token)
+
+
+def budget_for_rendering() -> Budget:
+    """The shared one, or a fresh one; its time runs."""
+    return (_shared.get() or Budget()).start()
 
 
 def fits(size: int, items: int = 0) -> None:

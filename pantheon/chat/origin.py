@@ -25,12 +25,19 @@ TEMPLATE = 1
 FIRST_SOURCE = 2
 """From here on the numbers are the renderer's: one for each text that it hands to a template."""
 
-MAX_RUNS = 100_000
+MAX_RUNS = 500_000  # of one text; taking it apart goes through all of them
 Runs = tuple[tuple[int, int], ...]
 """(number of characters, source) of each stretch; neighbours may have the same source."""
 
 _BRACES = re.compile(r"\{\{|\}\}|\{(\w*)\}")
 _PERCENTS = re.compile(r"%[%sdi]")
+
+
+class PiecesError(Exception):
+    """A text would have more stretches of different origins than MAX_RUNS."""
+
+    def __init__(self) -> None:
+        super().__init__(f"a text takes turns between template and messages more than {MAX_RUNS} times")
 
 
 class Traced(str):
@@ -88,7 +95,7 @@ class Traced(str):
         if len(self._runs) == 1:
             return mark(result, self._runs[0][1])
         if count * len(self._runs) > MAX_RUNS:
-            raise OverflowError(f"a text of more than {MAX_RUNS} pieces")
+            raise PiecesError
         return _over(result, self._runs * count)
 
     __rmul__ = __mul__
@@ -221,7 +228,7 @@ def concat(parts: Iterable[str]) -> Traced:
             elif length:
                 runs.append((length, source))
         if len(runs) > MAX_RUNS:
-            raise OverflowError(f"a text of more than {MAX_RUNS} pieces")
+            raise PiecesError
     return Traced("".join(texts), tuple(runs))
 
 

@@ -40,6 +40,7 @@ from pantheon.chat.limits import (
     RUN_BYTES,
     Budget,
     LimitError,
+    budget_for_rendering,
     check_arguments,
     check_format,
     check_join,
@@ -54,6 +55,7 @@ from pantheon.chat.limits import (
 )
 from pantheon.chat.origin import (
     TEMPLATE,
+    PiecesError,
     Runs,
     Traced,
     concat,
@@ -64,6 +66,7 @@ from pantheon.chat.origin import (
     traced,
     written_from,
 )
+from pantheon.chat.wording import of_limit, of_missing, of_security, of_syntax, plain
 from pantheon.errors import ChatTemplateError
 
 FILTERS = frozenset(
@@ -242,7 +245,8 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         """The arguments of a method of a plain value, checked, with anything lazy made a list."""
         kind = next((kind for kind in METHODS if isinstance(owner, kind)), None)
         if kind is None or name not in METHODS[kind]:
-            raise jinja2.exceptions.SecurityError(f"{type(owner).__name__}.{name}() is not for chat templates")
+            owned = kind.__name__ if kind is not None else type(owner).__name__
+            raise jinja2.exceptions.SecurityError(f"access to attribute {name!r} of {owned!r} object is unsafe.")
         args = tuple(self.budget.settle(arg) if isinstance(arg, (Iterator, range)) else arg for arg in args)
         if name == "format":
             check_format(owner, [*args, *kwargs.values()])
@@ -286,6 +290,9 @@ class _Markup(markupsafe.Markup):
 
     def __str__(self) -> str:
         return Traced(str.__str__(self), runs_of(self))
+
+    def __repr__(self) -> str:
+        return f"Markup({str.__repr__(self)})"  # as in a list that is printed
 
 
 def _markup(made: str, *parts: Any) -> str:
@@ -429,7 +436,7 @@ class CompiledTemplate:
         try:
             self._template = self._environment.from_string(source)
         except jinja2.TemplateSyntaxError as error:
-            raise ChatTemplateError(f"the chat template is not valid Jinja: line {error.lineno}: {error}") from None
+            raise ChatTemplateError(of_syntax(error)) from None
         except (LimitError, RecursionError, MemoryError, ValueError, OverflowError, SyntaxError) as error:
             raise ChatTemplateError(f"the chat template cannot be compiled: {error or type(error).__name__}") from None
 
@@ -442,19 +449,22 @@ class CompiledTemplate:
     def render(self, variables: Mapping[str, Any], now: datetime | None) -> Traced:
         """The text for these variables, which are not changed. `now` freezes the template's clock."""
         with self._lock:
-            self._environment.budget = Budget()
+            self._environment.budget = budget_for_rendering()
             self._now = datetime.now if now is None else functools.partial(_same, now)
             try:
                 return self._collect(self._template.generate(**_isolated(variables)))
             except _RaisedError as error:
                 text = f"the chat template refuses these messages: {error}"
                 raise ChatTemplateError(text, sentence=str(error)) from None
-            except LimitError as error:
-                raise ChatTemplateError(f"the chat template was stopped: {error}") from None
+            except (LimitError, PiecesError) as error:
+                raise ChatTemplateError(of_limit(error, variables.get("messages"))) from None
             except jinja2.exceptions.SecurityError as error:
-                raise ChatTemplateError(f"the chat template does something that is not allowed: {error}") from None
+                raise ChatTemplateError(of_security(error)) from None
             except Exception as error:  # noqa: BLE001  a template is a program: whatever it runs into is its fault, not a crash
-                detail = f"{type(error).__name__}: {error}"[:300]
+                missing = of_missing(error)
+                if missing is not None:
+                    raise ChatTemplateError(missing) from None
+                detail = plain(f"{type(error).__name__}: {error}")[:300]
                 text = f"the chat template fails on these messages: {detail}"
                 raise ChatTemplateError(text, sentence=f"it fails with {detail}") from None
 

@@ -200,13 +200,22 @@ def _with_its_space(kept: Kept, before: list[Segment], tokenizer: Tokenizer) -> 
     return Kept(" " + kept.text, kept.ids, kept.message)
 
 
+def count_bos(segments: Iterable[Segment], bos: int | None) -> int:
+    """How often a beginning of sequence stands before the first message."""
+    count = 0
+    for segment in segments:
+        if isinstance(segment, Special):
+            count += segment.id is not None and segment.id == bos
+        elif isinstance(segment, Kept) or segment.origin != "template":
+            break
+    return count
+
+
 def with_bos(segments: list[Segment], tokenizer: Tokenizer) -> list[Segment]:
-    """The segments with a beginning of sequence in front, if the file asks for one and they do not begin with it."""
+    """The segments with a beginning of sequence in front, if the file asks for one and the template writes none before
+    the first message; white space, or a text of its own, may stand before that one."""
     bos = tokenizer.bos
-    if bos is None or not tokenizer.add_bos:
-        return segments
-    first = segments[0] if segments else None
-    if isinstance(first, Special) and first.id == bos:
+    if bos is None or not tokenizer.add_bos or count_bos(segments, bos):
         return segments
     return [Special(tokenizer.piece(bos).decode("utf-8", "replace"), bos), *segments]
 

@@ -42,7 +42,7 @@ from pantheon.chat.turns import (
 )
 from pantheon.chat.window import Dropped, Fitted, Policy, check_policy, fit
 from pantheon.engine.generate import Job, Record, Reply, ReplyStream, generate
-from pantheon.engine.sampling import SamplingParams, check_integer, check_speculate
+from pantheon.engine.sampling import check_integer, check_speculate, sampling_params
 from pantheon.errors import ArgumentError, BusyError, ClosedError
 
 if TYPE_CHECKING:
@@ -350,7 +350,7 @@ class Chat:
     ) -> ReplyStream:
         """A reply to be made: all that can be refused is refused here, all that is done is done by its stream."""
         self._running.check()
-        params = SamplingParams(**sampling)
+        params = sampling_params(sampling)
         params.check_vocab(self._model.n_vocab)
         limit = check_integer("max_tokens", self._reply_limit if max_tokens is None else max_tokens, 1, 2**31 - 1)
         seen = self._turns
@@ -476,7 +476,7 @@ def _state_window(model: Model, window: int) -> int:
 
 def format_of(model: Model, template: str | None = None, now: datetime | None = None) -> ChatFormat:
     """The model's format, made once per model and forced template. `template` and errors: as in Chat."""
-    known = model.chat_formats.get(template)
+    known = model.chat_formats.get(template) if template is None or isinstance(template, str) else None
     if not isinstance(known, ChatFormat):
         known = model.chat_formats[template] = make_format(model.tokenizer, model.metadata, forced=template, now=now)
     return known

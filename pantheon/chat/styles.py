@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pantheon.chat.messages import check_text
 from pantheon.chat.origin import TEMPLATE, Traced, concat, mark, traced
 from pantheon.chat.templates import render
 from pantheon.errors import ChatTemplateError
@@ -185,6 +186,7 @@ def detect_style(template: str) -> str | None:
 
     A template that cannot write one message of a user (it wants tools, or is a part of one) has its markers alone.
     """
+    check_text("template", template)
     named = [style for style in STYLES.values() if _has_markers(style, template)]
     if not named:
         return None

@@ -19,7 +19,7 @@ from pantheon import _native, catalog
 from pantheon._arrays import id_buffer
 from pantheon.engine.generate import Job, Record, Reply, ReplyStream, generate
 from pantheon.engine.metadata import Metadata
-from pantheon.engine.sampling import SamplingParams, check_integer, check_speculate
+from pantheon.engine.sampling import SamplingParams, check_integer, check_speculate, sampling_params
 from pantheon.engine.state import State
 from pantheon.engine.tokenizer import Tokenizer
 from pantheon.errors import ArgumentError, ClosedError, ContextError, ISAError, UnsupportedError
@@ -68,7 +68,7 @@ class ModelInfo:
 
 
 def load(
-    name_or_path: str | os.PathLike[str],
+    name_or_path: str | bytes | os.PathLike[str],
     *,
     threads: int | None = None,
     isa: str | None = None,
@@ -94,7 +94,7 @@ class Model:
 
     def __init__(
         self,
-        name_or_path: str | os.PathLike[str],
+        name_or_path: str | bytes | os.PathLike[str],
         *,
         threads: int | None = None,
         isa: str | None = None,
@@ -270,7 +270,7 @@ class Model:
         ids = self._prompt_ids(prompt)
         if len(ids) == 0:
             raise ArgumentError("the prompt is empty: it has no token to continue")
-        params, guesses = SamplingParams(**sampling), check_speculate(speculate)
+        params, guesses = sampling_params(sampling), check_speculate(speculate)
         room = self._check_window(window) or self.context_length
         last = int(ids[-1])
         after = None if last == self.tokenizer.bos else last  # behind a BOS a text begins

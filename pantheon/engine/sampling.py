@@ -102,6 +102,15 @@ class SamplingParams:
         return _native.SamplerHandle(n_vocab, {**numbers, "seed": seed}, bias)
 
 
+def sampling_params(named: Mapping[str, object]) -> SamplingParams:
+    """SamplingParams from what a caller passed by name; TypeError for a name that nothing has."""
+    known = [f.name for f in fields(SamplingParams)]
+    for name in named:
+        if name not in known:
+            raise TypeError(f"there is no argument {name!r}; those of sampling are {', '.join(known)}")
+    return SamplingParams(**named)  # type: ignore[arg-type]
+
+
 def check_integer(name: str, value: object, low: int, high: int) -> int:
     """`value` as an int in low..high, else ArgumentError with name, range and value. bool is not a number here."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import codecs
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -86,9 +86,7 @@ class Tokenizer:
         self, ids: Sequence[int] | npt.ArrayLike, *, special: bool = True, after: int | None = None
     ) -> bytes:
         """The bytes of decode(), as the tokens have them."""
-        tokens: Iterable[int] = _native.as_ids(ids).tolist()
-        pieces = PieceDecoder(self, special, after)
-        return b"".join(pieces.push(token) for token in tokens)
+        return _native.detokenize(self._handle, _native.as_ids(ids), special, self._check_after(after))
 
     def piece(self, token: int) -> bytes:
         """The bytes that a token stands for, a space in front included; for a control token its spelling."""
