@@ -208,8 +208,6 @@ HUNGRY = [
     "".join(f"{{% set d{i} = {{}} %}}" for i in range(30)) + DOUBLED + "{{ d29 }}",
     "{% set x = ('a' ~ messages[0].content) * 240000 %}{% set ns = namespace() %}{% for i in range(20) %}"
     "{% set ns.p = namespace(l=x.replace('a', 'bc'), p=ns.p) %}{% endfor %}",
-    "{% set x = ('a ' ~ messages[0].content) * 190000 %}{% set ns = namespace() %}{% for i in range(20) %}"
-    "{% set ns.p = namespace(l=x.split()|join('-'), p=ns.p) %}{% endfor %}",
     "{% set ns = namespace() %}{% for i in range(20) %}{% set ns.p = namespace(l=('a' * 190000)|list, p=ns.p) %}"
     "{% endfor %}",
 ]
