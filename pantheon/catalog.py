@@ -303,6 +303,8 @@ def _work_folder(entry: Entry) -> Iterator[Path]:
     try:
         work = Path(tempfile.mkdtemp(prefix=_WORK_PREFIX, dir=folder))
     except OSError as error:  # before the space is looked at: where nothing can be stored, there is none
+        if _is_disk_full(error):
+            raise
         raise PullError(
             f"nothing can be stored in {folder}: making a folder there fails ({error.strerror or error}); set "
             "PANTHEON_HOME to a folder that can be written"

@@ -8,6 +8,7 @@ Exit codes: 0 done, 1 failed (one line on stderr says why), 2 wrong usage, 130 i
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -70,7 +71,7 @@ def run(arguments: Sequence[str]) -> int:
         repl.note(f"error: {error or 'out of memory'}")
         return 1
     except OSError as error:
-        repl.note(f"error: cannot write to stdout: {error.strerror}" if _stdout_is_broken() else f"error: {error}")
+        repl.note(f"error: {f'cannot write to stdout: {error.strerror}' if _is_of_stdout(error) else error}")
         return 1
     return code if isinstance(code, int) else repl.EXIT_DONE
 
@@ -84,14 +85,13 @@ def _mend_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _stdout_is_broken() -> bool:
-    """Whether what was printed cannot be written; it is given up then."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        repl.discard(sys.stdout)
-        return True
-    return False
+def _is_of_stdout(error: OSError) -> bool:
+    """Whether it is about room for what was printed, which is given up then: all other files are written by the core,
+    whose errors name them."""
+    if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return False
+    repl.discard(sys.stdout)
+    return True
 
 
 class _TerminatedError(BaseException):

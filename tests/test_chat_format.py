@@ -309,6 +309,7 @@ def test_a_beginning_of_sequence_stands_there_once_if_anyone_wants_it(
         ("Rules: be brief.\n{{ bos_token }}", 1),
         ("{{ bos_token }}{{ bos_token }}", 2),
         ("{{ bos_token }} {{ bos_token }}", 2),
+        ("{{ bos_token }}Rules: be brief.{{ bos_token }}", 2),  # it begins turns, too
     ],
 )
 def test_a_beginning_of_sequence_behind_other_text_counts_and_a_second_one_is_noted(
@@ -322,7 +323,7 @@ def test_a_beginning_of_sequence_behind_other_text_counts_and_a_second_one_is_no
         assert ids.count(tokenizer.bos) == count + 1
         assert (ids[0] == tokenizer.bos) is ("{{ bos_token }}" not in before or before.startswith("{{ bos_token }}"))
     noted = [note for note in chat_format.notes if "<s> 2 times" in note]
-    assert len(noted) == (1 if count == 2 else 0)
+    assert len(noted) == (1 if count == 2 and "Rules" not in before else 0)
 
 
 def test_a_model_without_a_beginning_of_sequence_gets_none(tmp_path: Path) -> None:

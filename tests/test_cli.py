@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import gguf
@@ -270,6 +272,8 @@ def test_info_says_what_it_is_and_how_it_runs(tiny_model: str) -> None:
     assert lines["threads"].startswith("1 (")
     assert lines["promise"].startswith("same bits off" if pantheon._native.has_blas() else "same bits on")
     assert {"isa", "blas", "context", "weights", "parameters", "vocabulary"} <= set(lines)
+    kinds = Counter(tensor.tensor_type.name for tensor in gguf.GGUFReader(tiny_model).tensors)
+    assert f"element types   {', '.join(f'{n} {name}' for name, n in kinds.most_common())}" in done.stdout.decode()
 
 
 def test_tokenize_shows_ids_and_text(tiny_model: str) -> None:
@@ -302,6 +306,82 @@ def test_quantize_writes_a_file_that_others_read(tiny_model: str, tmp_path: Path
     assert target.read_bytes() == before
     assert call("quantize", tiny_model, str(target), "--type", "Q8_0", "--force").returncode == 0
     assert target.read_bytes() != before
+
+
+def test_quantize_says_what_it_wrote_and_what_could_not_be_as_asked(tiny_model: str, tmp_path: Path) -> None:
+    first, second = tmp_path / "first.gguf", tmp_path / "second.gguf"
+    floats = str(tmp_path / "floats.gguf")
+    assert call("quantize", tiny_model, floats, "--type", "f16").returncode == 0
+    done = call("quantize", floats, str(first), "--type", "q4_k")
+    tensors = gguf.GGUFReader(first).tensors
+    kinds = Counter(tensor.tensor_type.name for tensor in tensors)
+    short = [t for t in tensors if len(t.shape) > 1 and t.tensor_type.name != "F32" and t.shape[0] % 256]
+    assert short
+    assert f"MB, {', '.join(f'{n} {name}' for name, n in kinds.most_common())}\n" in done.stderr.decode()
+    assert re.search(
+        r"instead of q4_k, since their rows are no multiple of 256 \(such as \S+, \d+\)", done.stderr.decode()
+    )
+    assert b"quantized already" not in done.stderr
+    again = call("quantize", str(first), str(second), "--type", "q8_0")
+    n = sum(a.tensor_type.name.startswith("Q") and a.tensor_type.name != "Q8_0" for a in tensors)
+    assert f"warning: {n} tensors were quantized already" in again.stderr.decode()
+    assert b"instead of" not in again.stderr
+    assert b"quantized already" not in call("quantize", str(first), str(second), "--type", "f16", "--force").stderr
+
+
+TERMINATED = """
+import contextlib, os, signal, sys
+from pantheon import cli
+
+@contextlib.contextmanager
+def progress():
+    def report(phase, fraction):
+        print(len(os.listdir(sys.argv[2])), flush=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+    yield report
+
+cli._progress = progress
+sys.exit(cli.run(["quantize", sys.argv[1], sys.argv[2] + "/out.gguf"]))
+"""
+
+
+def test_sigterm_during_a_conversion_leaves_nothing_behind(tiny_model: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TERMINATED, tiny_model, str(tmp_path)], capture_output=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (143, b"1\n", b"terminated\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["models"], ["tokenize", "MODEL", "hi"], ["complete", "MODEL", "hi"]]
+)
+def test_a_full_disk_behind_stdout_is_named(arguments: list[str], tiny_model: str) -> None:
+    words = [tiny_model if word == "MODEL" else word for word in arguments]
+    with open("/dev/full", "wb") as stdout:
+        done = subprocess.run([*PANTHEON, *words], stdout=stdout, stderr=subprocess.PIPE, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.endswith(b"error: cannot write to stdout: No space left on device\n")
+    assert b"Exception" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [("nofile.jinja", "there is no file 'nofile.jinja'"), ("/", "is a folder"), ("/dev/null", "is an empty file")],
+)
+def test_a_template_that_is_no_file_is_said_so(template: str, words: str, tiny_model: str) -> None:
+    done = call("chat", tiny_model, "--template", template)
+    assert done.returncode == 1
+    assert words in done.stderr.decode()
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="a folder of Linux in which nothing can be made")
+def test_where_nothing_can_be_stored_pull_says_so(tmp_path: Path) -> None:
+    done = call("pull", env={"PANTHEON_HOME": "/proc"})
+    assert done.returncode == 1
+    assert b"nothing can be stored in /proc" in done.stderr
+    assert b"full" not in done.stderr
 
 
 def test_models_and_rm_look_after_the_cache_folder(tiny_model: str, tmp_path: Path) -> None:

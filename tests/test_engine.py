@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -344,8 +345,12 @@ def test_a_sampling_value_out_of_range_raises_and_is_named(name: str, bad: list[
 
 
 def test_an_unknown_sampling_name_is_refused(model: pantheon.Model) -> None:
-    with pytest.raises(TypeError, match="temprature"):
-        model.stream("a", temprature=1.0)
+    for call in (model.stream, model.generate, model.chat().stream, model.chat().send):
+        with pytest.raises(
+            TypeError, match=r"no argument 'temprature'; those of sampling are temperature, top_k"
+        ) as caught:
+            call("a", temprature=1.0)
+        assert "SamplingParams" not in str(caught.value)
 
 
 def test_greedy_takes_the_highest_logit_and_the_stream_is_the_reply(model: pantheon.Model) -> None:
@@ -444,3 +449,14 @@ def test_a_stream_that_outlives_its_model_ends_quietly_with_what_came(tiny_model
     assert stream.reply is not None
     assert stream.reply.finish_reason == "cancelled"
     assert stream.reply.text.startswith(first)
+
+
+@pytest.mark.parametrize("open_", [pantheon.load, pantheon.Tokenizer.from_file, pantheon.Metadata.from_file])
+def test_a_path_is_text_bytes_or_a_path_everywhere(open_: Callable[[Any], Any], tiny_model: str) -> None:
+    for path in (tiny_model, os.fsencode(tiny_model), Path(tiny_model)):
+        open_(path)
+    for wrong in (None, 5, [tiny_model]):
+        with pytest.raises(
+            ArgumentError, match=f"a path must be a str, bytes or os.PathLike, got {type(wrong).__name__}"
+        ):
+            open_(wrong)

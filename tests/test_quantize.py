@@ -321,6 +321,7 @@ def test_nan_and_infinity_are_refused_where_they_would_spoil_a_block(tmp_path: P
     source = write_gguf(tmp_path / "in.gguf", [values(number)])
     assert quantize(source, tmp_path / "out.gguf", kind) == lib.PN_ERR_NUMERIC
     assert "NaN or infinity" in last_error()
+    assert "f32, f16 and bf16 can" in last_error()
     assert names(tmp_path) == {"in.gguf"}
 
 

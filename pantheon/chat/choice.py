@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from pantheon.chat.format import ChatFormat
 from pantheon.chat.limits import one_budget
 from pantheon.chat.messages import Message, Turn, check_text
-from pantheon.chat.segments import ControlTokens, Prompt, Special, Text, count_bos, encode_prompt, join
+from pantheon.chat.segments import ControlTokens, Prompt, Special, Text, beginnings, encode_prompt, join
 from pantheon.chat.styles import (
     STYLES,
     Style,
@@ -234,12 +234,12 @@ def _bos_note(chat_format: ChatFormat, now: datetime | None) -> Iterator[str]:
     """A template that begins twice is followed, for its prompt is the model's; but most often that is a mistake."""
     tokenizer = chat_format.tokenizer
     try:
-        count = count_bos(chat_format.segments((_USER,), now), tokenizer.bos)
+        _, count = beginnings(chat_format.segments((_USER,), now), tokenizer.bos)
     except ChatTemplateError:
         return
     if count > 1:
         name = spelling(tokenizer, tokenizer.bos)
-        yield f"the template writes {name} {count} times before the first message; they are all kept"
+        yield f"the template writes {name} {count} times where once begins a sequence; they are all kept"
 
 
 def _end_of_turn(chat_format: ChatFormat, now: datetime | None) -> frozenset[int]:
@@ -269,7 +269,7 @@ def facts(chat_format: ChatFormat) -> Iterator[tuple[str, str]]:
     else:
         yield "system text", f"taken; without one the template inserts {chat_format.default_system!r}"
     try:
-        begins = count_bos(chat_format.segments([_USER]), tokenizer.bos) > 0
+        begins = beginnings(chat_format.segments([_USER]), tokenizer.bos)[0] > 0
     except ChatTemplateError:
         begins = False
     yield "begins with", _named(tokenizer, tokenizer.bos) if begins and tokenizer.bos is not None else "no BOS"

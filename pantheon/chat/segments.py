@@ -200,22 +200,28 @@ def _with_its_space(kept: Kept, before: list[Segment], tokenizer: Tokenizer) -> 
     return Kept(" " + kept.text, kept.ids, kept.message)
 
 
-def count_bos(segments: Iterable[Segment], bos: int | None) -> int:
-    """How often a beginning of sequence stands before the first message."""
-    count = 0
+def beginnings(segments: Iterable[Segment], bos: int | None) -> tuple[int, int]:
+    """How often a beginning of sequence stands before the first message, and how many of these stand in a row, with
+    white space between them at most. In some vocabularies it is what every turn begins with, too."""
+    count = row = longest = 0
     for segment in segments:
         if isinstance(segment, Special):
-            count += segment.id is not None and segment.id == bos
+            is_bos = segment.id is not None and segment.id == bos
+            count += is_bos
+            row = row + 1 if is_bos else 0
+            longest = max(longest, row)
         elif isinstance(segment, Kept) or segment.origin != "template":
             break
-    return count
+        elif segment.text.strip():
+            row = 0
+    return count, longest
 
 
 def with_bos(segments: list[Segment], tokenizer: Tokenizer) -> list[Segment]:
     """The segments with a beginning of sequence in front, if the file asks for one and the template writes none before
     the first message; white space, or a text of its own, may stand before that one."""
     bos = tokenizer.bos
-    if bos is None or not tokenizer.add_bos or count_bos(segments, bos):
+    if bos is None or not tokenizer.add_bos or beginnings(segments, bos)[0]:
         return segments
     return [Special(tokenizer.piece(bos).decode("utf-8", "replace"), bos), *segments]
 

@@ -368,6 +368,29 @@ static void test_tokens_report_their_bytes_types_and_roles(void) {
     pn_tokenizer_free(tokenizer);
 }
 
+static void test_many_tokens_become_bytes_at_once(void) {
+    pn_tokenizer *const tokenizer = build_small();
+    static const uint32_t ids[] = { 4, 5, 6, 4 };
+    size_t control = 0, user = 0;
+    const char *const first = pn_token_piece(tokenizer, 4, &control);
+    const char *const second = pn_token_piece(tokenizer, 5, &user);
+    char bytes[64] = { 0 };
+    const int64_t n = pn_detokenize(tokenizer, -1, ids, 4, true, bytes, sizeof bytes);
+    CHECK(n == (int64_t)(2 * control + user) && pn_detokenize(tokenizer, -1, ids, 4, true, NULL, 0) == n);
+    CHECK(memcmp(bytes, first, control) == 0 && memcmp(bytes + control, second, user) == 0);
+    CHECK(memcmp(bytes + control + user, first, control) == 0 && bytes[n] == 0);
+    CHECK(pn_detokenize(tokenizer, -1, ids, 4, false, bytes, sizeof bytes) == (int64_t)user);
+    CHECK(memcmp(bytes, second, user) == 0);
+    memset(bytes, 'x', sizeof bytes);
+    CHECK(pn_detokenize(tokenizer, -1, ids, 4, true, bytes, control + 1) == n && bytes[control + 1] == 'x');
+    CHECK(pn_detokenize(tokenizer, -1, NULL, 0, true, NULL, 0) == 0);
+    CHECK(pn_detokenize(tokenizer, -1, NULL, 1, true, NULL, 0) == -PN_ERR_ARGUMENT);
+    static const uint32_t wrong[] = { 4, 8 };
+    CHECK(pn_detokenize(tokenizer, -1, wrong, 2, true, NULL, 0) == -PN_ERR_ARGUMENT);
+    CHECK(strstr(pn_last_error(), "token 8 does not exist"));
+    pn_tokenizer_free(tokenizer);
+}
+
 static void test_vocabulary_without_tokens_or_merges_is_refused(void) {
     pn_tokenizer *tokenizer = NULL;
     start_file(&FILE_BYTES);
@@ -474,6 +497,7 @@ int main(void) {
     RUN(test_pn_tokenize_counts_all_and_writes_what_fits);
     RUN(test_pn_tokenize_refuses_wrong_arguments_and_unknown_bytes);
     RUN(test_tokens_report_their_bytes_types_and_roles);
+    RUN(test_many_tokens_become_bytes_at_once);
     RUN(test_vocabulary_without_tokens_or_merges_is_refused);
     RUN(test_vocabulary_with_no_merges_at_all_is_bytes);
     RUN(test_vocabulary_with_invalid_utf8_in_its_tokens_keeps_the_bytes);
