@@ -208,10 +208,10 @@ bool pn_tokenizer_adds_space(const pn_tokenizer *tokenizer, int64_t previous);
  * Borrowed from the tokenizer. NULL (PN_ERR_ARGUMENT) if id >= n_vocab. *len may be 0. */
 const char *pn_token_piece(const pn_tokenizer *tokenizer, uint32_t id, size_t *len);
 /* The bytes of ids[0, n) that follow the token `previous` (-1: they begin a text). Returns how many bytes they have and
- * writes the first `cap`; call with cap 0 to count. special: control tokens are spelled out, else left out. Where a text
+ * writes the first `cap`; call with cap 0 to count. Control tokens are left out unless spell_out. Where a text
  * that follows `previous` gets a space in front, that space is taken off the first token that is no control token.
  * Returns -status on failure: ARGUMENT (an id >= n_vocab, or NULL with a length). */
-int64_t pn_detokenize(const pn_tokenizer *tokenizer, int64_t previous, const uint32_t *ids, size_t n, bool special,
+int64_t pn_detokenize(const pn_tokenizer *tokenizer, int64_t previous, const uint32_t *ids, size_t n, bool spell_out,
                       char *bytes, size_t cap);
 /* The id of the control or user-defined token with exactly this text, else -1 (not an error). */
 int64_t pn_token_id(const pn_tokenizer *tokenizer, const char *text, size_t len);

@@ -311,7 +311,7 @@ const char *pn_token_piece(const pn_tokenizer *tokenizer, uint32_t id, size_t *l
     return (const char *)bytes.at;
 }
 
-int64_t pn_detokenize(const pn_tokenizer *tokenizer, int64_t previous, const uint32_t *ids, size_t n, bool special,
+int64_t pn_detokenize(const pn_tokenizer *tokenizer, int64_t previous, const uint32_t *ids, size_t n, bool spell_out,
                       char *bytes, size_t cap) {
     const vocab *const v = &tokenizer->vocab;
     if ((!ids && n) || (!bytes && cap)) return -pn_fail(PN_ERR_ARGUMENT, "pn_detokenize: NULL with a length");
@@ -322,7 +322,7 @@ int64_t pn_detokenize(const pn_tokenizer *tokenizer, int64_t previous, const uin
             return -pn_fail(PN_ERR_ARGUMENT, "token %u does not exist, the vocabulary has %u", ids[i], v->n);
         vocab_text piece = vocab_bytes(v, ids[i]);
         const bool is_control = v->types[ids[i]] == VOCAB_CONTROL;
-        if (piece.len == 0 || (is_control && !special)) continue;
+        if (piece.len == 0 || (is_control && !spell_out)) continue;
         if (drops_space && !is_control) {
             drops_space = false;
             if (piece.at[0] == ' ') piece = (vocab_text){ piece.at + 1, piece.len - 1 };
