@@ -8,6 +8,7 @@ import contextlib
 import copy
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -168,7 +169,8 @@ BAD: list[tuple[str, Any, type[PantheonError]]] = [
     ("dropped", [{"messages": [9], "tokens": 1, "reason": ""}], DamagedFileError),
     ("dropped", [{"messages": [], "tokens": 1, "reason": ""}], DamagedFileError),
     ("dropped", [{"messages": [2, 1], "tokens": 1, "reason": ""}], DamagedFileError),
-    ("dropped", [{"messages": [1], "tokens": -1, "reason": ""}], DamagedFileError),
+    ("dropped", [{"messages": [1], "tokens": -(2**31), "reason": ""}], DamagedFileError),
+    ("dropped", [{"messages": [1], "tokens": 2**31, "reason": ""}], DamagedFileError),
     ("dropped", [{"messages": [1], "tokens": 1, "reason": 1}], DamagedFileError),
     ("cache", 1, DamagedFileError),
     ("cache", {"tokens": 1}, DamagedFileError),
@@ -247,6 +249,15 @@ def test_a_control_token_in_a_reply_is_told(model: pantheon.Model, saved: bytes,
     form["messages"][2]["ids"].append(model.tokenizer.token_id("<|im_start|>"))
     chat = load(model, tmp_path / "edited.json", form)
     assert any("messages[2]" in note and "<|im_start|>" in note for note in chat.notes)
+
+
+def test_any_depth_of_nesting_is_refused(model: pantheon.Model, saved: bytes, tmp_path: Path) -> None:
+    """Near the limit of the interpreter's stack, too, where a value can be read and not be shown."""
+    limit = sys.getrecursionlimit()
+    for depth in range(limit - 250, limit):
+        data = saved.replace(b'"window": 128', b'"window": ' + b'{"a":' * depth + b"1" + b"}" * depth)
+        with pytest.raises(SavedFileError):
+            load(model, tmp_path / "deep.json", data)
 
 
 def test_a_byte_order_mark_is_no_damage(model: pantheon.Model, saved: bytes, tmp_path: Path) -> None:

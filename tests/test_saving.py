@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_gguf import write_model
+from tiny_gguf import CHATML, write_model
 
 import pantheon
 from pantheon.chat import saving
-from pantheon.errors import ArgumentError, BusyError, DamagedFileError, FileError, OtherModelError
+from pantheon.errors import ArgumentError, BusyError, ContextError, DamagedFileError, FileError, OtherModelError
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +141,48 @@ def test_what_was_left_out_stays_out(model: pantheon.Model, tmp_path: Path) -> N
     wide = model.load_chat(tmp_path / "chat.json", window=256)
     assert wide.window == 256
     assert not wide._dropped
+    strict = model.load_chat(tmp_path / "chat.json", policy="error")  # which leaves nothing out
+    with pytest.raises(ContextError):
+        strict.send("And Spain?")
+    assert strict.count() > strict.window
+
+
+def test_what_was_left_out_may_be_taken_back(model: pantheon.Model, tmp_path: Path) -> None:
+    """What is left out of the conversation is no longer there after some undos: nothing of it may stay in the file."""
+    chat = model.chat("s", window=70, reply_limit=4)
+    for n in range(6):
+        chat.send(f"hello number {n}")
+    assert len(chat._dropped) > 2
+    while chat.undo():
+        chat.save(tmp_path / "chat.json")
+        loaded = model.load_chat(tmp_path / "chat.json")
+        assert (loaded.messages, loaded._dropped) == (chat.messages, chat._dropped)
+        assert third(loaded) == third(chat)
+        chat.undo()
+
+
+def test_a_template_that_says_more_when_it_is_given_less_comes_back(model: pantheon.Model, tmp_path: Path) -> None:
+    """Leaving an exchange out can make the prompt longer, so its number of tokens can be below zero."""
+    longer = "{% if messages|length < 4 %}{{ 'a long introduction for a short conversation ' * 3 }}{% endif %}"
+    said = [("user" if n % 2 == 0 else "assistant", f"t{n} " * 8) for n in range(6)]
+    messages = [pantheon.Message(*pair) for pair in said]
+    chat = model.chat(template=longer + CHATML, window=134, reply_limit=1, messages=messages)
+    chat.send("t")
+    assert min(out.tokens for out in chat._dropped) < 0
+    chat.save(tmp_path / "chat.json")
+    assert model.load_chat(tmp_path / "chat.json")._dropped == chat._dropped
+
+
+def test_a_chat_that_could_not_be_loaded_is_not_saved(
+    model: pantheon.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saving, "MAX_BYTES", 4000)
+    path = os.fsencode(tmp_path / "chat.json")
+    model.chat("x" * 2000).save(path, cache=True)
+    assert model.load_chat(path).messages[0].content == "x" * 2000
+    with pytest.raises(ArgumentError, match="too large"):
+        model.chat("x" * 4000).save(path, cache=True)
+    assert model.load_chat(path).messages[0].content == "x" * 2000
 
 
 def test_the_file_is_readable_and_may_be_edited(model: pantheon.Model, tmp_path: Path) -> None:

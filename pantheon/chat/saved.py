@@ -188,7 +188,10 @@ class _Part:
 
 
 def _shown(value: Any) -> str:
-    text = json.dumps(value)
+    try:
+        text = json.dumps(value)
+    except RecursionError:  # what could just be read need not be writable a few calls further down
+        return "what is nested too deep"
     return text if len(text) <= 60 else text[:57] + "..."
 
 

@@ -42,9 +42,11 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 64 * 2**20
 """The largest chat file that is read; a million tokens with their texts take about 15 MB."""
+_CACHE_LINES = 200
+"""The most bytes of a chat file that say which cache belongs to it."""
 _NAME_BYTES = 120
 _ABANDONED_S = 3600.0
-AnyPath = str | os.PathLike[str]
+AnyPath = str | bytes | os.PathLike[str]
 
 
 # ---- Saving -------------------------------------------------------------------------------------------------------
@@ -52,7 +54,7 @@ AnyPath = str | os.PathLike[str]
 
 def cache_path(path: AnyPath) -> Path:
     """Where the cache of a chat file lies: name.json has name.kv, others NAME have NAME.kv."""
-    text = os.fspath(path)
+    text = os.fsdecode(path)
     return Path((text[:-5] if text.endswith(".json") else text) + ".kv")
 
 
@@ -64,12 +66,14 @@ def save_chat(chat: Chat, path: AnyPath, *, cache: bool = False, sampling: Mappi
     with chat._running.hold():
         saved = _saved(chat, sampling)
         text = to_text(saved)  # refuses what has no place in JSON before a file is made
+        if len(text.encode("utf-8")) > MAX_BYTES - _CACHE_LINES:
+            raise ArgumentError(f"the chat is too large to be loaded again: its file would have over {MAX_BYTES} bytes")
         if cache:
             chat._state.save(cache_path(path))
             saved.cache = _cache_of(chat)
             text = to_text(saved)
         chat.sampling = sampling
-    write_whole(Path(path), text.encode("utf-8"))
+    write_whole(Path(os.fsdecode(path)), text.encode("utf-8"))
 
 
 def _saved(chat: Chat, sampling: dict[str, Any]) -> SavedChat:
@@ -213,7 +217,7 @@ def load_chat(
     chat = kind(model, **{**given, **options})
     try:
         chat._turns, chat.sampling = turns, saved.sampling
-        chat._dropped = saved.dropped if chat.window <= saved.window else ()
+        chat._dropped = saved.dropped if chat.window <= saved.window and chat.policy != "error" else ()
         chat._notes = tuple(notes)
         if cache and saved.cache is not None:
             note = _load_cache(chat, cache_path(path), saved.cache)

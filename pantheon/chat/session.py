@@ -370,6 +370,7 @@ class Chat:
     def _change(self, turns: Turns) -> None:
         with self._running.hold():
             self._turns = turns
+            self._dropped = tuple(out for out in self._dropped if out.messages[-1] < len(turns))
 
     def _write(self, turns: Turns, start: int = 0, opened: bool = False) -> Prompt:
         """The prompt for these turns, without those before `start` but for system texts."""

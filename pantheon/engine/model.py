@@ -326,7 +326,7 @@ class Model:
             merge_roles=merge_roles,
         )
 
-    def load_chat(self, path: str | os.PathLike[str], **options: Any) -> Chat:
+    def load_chat(self, path: str | bytes | os.PathLike[str], **options: Any) -> Chat:
         """The conversation that Chat.save() wrote; options and errors: as in Chat.load()."""
         from pantheon.chat.session import Chat
 
