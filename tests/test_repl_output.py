@@ -15,7 +15,7 @@ from rich.markdown import Markdown
 
 import pantheon
 from pantheon.repl import Talker, output
-from pantheon.repl.keeper import sampling_of
+from pantheon.repl.keeper import Keeper, sampling_of
 from pantheon.repl.markdown import MarkdownWriter
 
 HOSTILE = "\x1b]0;owned\x07 a\x9b31mb \u202egnp [text](http://example.org/\x1b[2J)"
@@ -170,6 +170,13 @@ def test_the_sampling_of_a_kept_chat_is_checked(
     chat.sampling = kept
     assert sampling_of(chat) == wanted
     assert ("is not used" in capsys.readouterr().err) == (not wanted)
+
+
+@pytest.mark.parametrize("name", ["last", "Last"])
+def test_no_chat_is_saved_where_the_next_turn_would_write_over_it(name: str) -> None:
+    talker: Any = SimpleNamespace(chat=FakeChat(), sampling={})
+    with pytest.raises(pantheon.ArgumentError, match="another name"):
+        Keeper(True).save(talker, name)
 
 
 def test_what_replies_took_is_added_up(tiny_model: str) -> None:

@@ -54,6 +54,8 @@ class Keeper:
 
     def save(self, talker: Talker, name: str) -> Path:
         """Keep the chat under a name; without one under that of last time, or under the time that it is. The file."""
+        if name.lower() == AUTOSAVED:
+            raise ArgumentError(f"the next turn would take the place of a chat called {name}: choose another name")
         name = name or self._name or time.strftime("%Y-%m-%d-%H.%M.%S")
         path = saving.save_named(talker.chat, name, sampling=_settings(talker))
         self._name = name
