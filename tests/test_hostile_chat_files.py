@@ -243,11 +243,12 @@ def test_ids_of_others_than_the_model_are_not_used(model: pantheon.Model, saved:
     assert any("messages[1]" in note for note in chat.notes)
 
 
-def test_a_control_token_in_a_reply_is_told(model: pantheon.Model, saved: bytes, tmp_path: Path) -> None:
-    """The model may have written one, which its text does not show."""
+def test_no_control_token_comes_out_of_a_file(model: pantheon.Model, saved: bytes, tmp_path: Path) -> None:
+    """The model may have written one, which its text does not show; a file may not."""
     form = json.loads(saved)
     form["messages"][2]["ids"].append(model.tokenizer.token_id("<|im_start|>"))
     chat = load(model, tmp_path / "edited.json", form)
+    assert chat._turns[2].ids is None
     assert any("messages[2]" in note and "<|im_start|>" in note for note in chat.notes)
 
 

@@ -335,7 +335,7 @@ def _turn(part: _Part, believed: _Believed, is_version: bool = False) -> Turn:
 
 
 class _Believed:
-    """Which ids of replies count: those that spell the reply's text, in this vocabulary, without an end in them."""
+    """Which ids of replies count: those that spell the reply's text, in this vocabulary, without a control token."""
 
     def __init__(self, tokenizer: Tokenizer, stop_ids: frozenset[int], notes: list[str]) -> None:
         self.tokenizer, self.stop_ids, self.notes = tokenizer, stop_ids, notes
@@ -345,15 +345,9 @@ class _Believed:
             return None
         reason = self._doubt(message, ids)
         if reason is None:
-            control = sorted({self.tokenizer.piece(i).decode("utf-8", "replace") for i in ids if self._control(i)})
-            if control:
-                self.notes.append(f"{where}: the model wrote control tokens in it: {', '.join(control)}")
             return ids
         self.notes.append(f"{where}: its token ids are not used, {reason}; its text is read instead")
         return None
-
-    def _control(self, token: int) -> bool:
-        return self.tokenizer.is_control(token)
 
     def _doubt(self, message: Message, ids: tuple[int, ...]) -> str | None:
         if message.role != "assistant":
@@ -362,7 +356,10 @@ class _Believed:
             return "for some are beyond the model's vocabulary"
         if any(token in self.stop_ids for token in ids):
             return "for one of them ends a reply"
-        spelled = b"".join(self.tokenizer.piece(token) for token in ids if not self._control(token))
-        text = spelled.decode("utf-8", "replace")
+        control = sorted({token for token in ids if self.tokenizer.is_control(token)})
+        if control:  # the model may have written them; so may whoever wrote the file
+            spelled = ", ".join(self.tokenizer.piece(token).decode("utf-8", "replace") for token in control)
+            return f"for there are control tokens among them ({spelled}), which a file is not believed"
+        text = b"".join(self.tokenizer.piece(token) for token in ids).decode("utf-8", "replace")
         # Vocabularies of SentencePiece begin a text with a space that is not part of it.
         return None if message.content in (text, text.removeprefix(" ")) else "for they do not spell its text"
