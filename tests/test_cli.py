@@ -334,13 +334,13 @@ import contextlib, os, signal, sys
 from pantheon import cli
 
 @contextlib.contextmanager
-def progress():
+def progress(note):
     def report(phase, fraction):
         print(len(os.listdir(sys.argv[2])), flush=True)
         os.kill(os.getpid(), signal.SIGTERM)
     yield report
 
-cli._progress = progress
+cli.progress = progress
 sys.exit(cli.run(["quantize", sys.argv[1], sys.argv[2] + "/out.gguf"]))
 """
 

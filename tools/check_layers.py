@@ -79,6 +79,7 @@ PYTHON_RANKS: list[tuple[int, str, str]] = [
     (1, "_hub", "models of the hub, whole or in parts"),
     (2, "catalog", "a name to a file"),
     (2, "_types", "the element types of a file, in words"),
+    (3, "_work", "how far a file is that is being made; what SIGTERM does to it"),
     (3, "engine", "Model, State, Tokenizer"),
     (4, "chat", "messages to ids, and a conversation"),
     (5, "repl bench web server", "the faces"),
