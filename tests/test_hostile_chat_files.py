@@ -250,6 +250,8 @@ def test_no_control_token_comes_out_of_a_file(model: pantheon.Model, saved: byte
     chat = load(model, tmp_path / "edited.json", form)
     assert chat._turns[2].ids is None
     assert any("messages[2]" in note and "<|im_start|>" in note for note in chat.notes)
+    trusted = pantheon.Chat.load(tmp_path / "edited.json", model, trusted=True)
+    assert trusted._turns[2].ids == tuple(form["messages"][2]["ids"])
 
 
 def test_any_depth_of_nesting_is_refused(model: pantheon.Model, saved: bytes, tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def reloaded(chat: pantheon.Chat, path: Path, cache: bool) -> pantheon.Chat:
     chat.save(path, cache=cache)
     chosen, alternatives = chat.chosen, chat.alternatives
     chat.close()
-    other = pantheon.Chat.load(path, chat._model)
+    other = pantheon.Chat.load(path, chat._model, trusted=True)
     assert (other._turns, other._dropped, other.window) == (chat._turns, chat._dropped, chat.window)
     assert (other.chosen, other.alternatives) == (chosen, alternatives)
     assert [message.cut for message in other.messages] == [message.cut for message in chat.messages]

@@ -227,9 +227,10 @@ def _parsed(path: str, data: bytes) -> Any:
 
 
 def from_bytes(
-    path: str, data: bytes, tokenizer: Tokenizer, stop_ids: Callable[[str | None], frozenset[int]]
+    path: str, data: bytes, tokenizer: Tokenizer, stop_ids: Callable[[str | None], frozenset[int]], trusted: bool
 ) -> SavedChat:
     """Read a chat file's bytes. path: for messages. stop_ids: what ends a reply, for the template that the file names.
+    trusted: the ids of replies may hold control tokens.
 
     Raises NotSavedFileError, UnsupportedError (a newer version), DamagedFileError.
     """
@@ -271,7 +272,7 @@ def from_bytes(
     top.checked("policy", lambda: check_policy(policy, fraction))
     top.checked("tools", lambda: check_plain("it", tools))
     top.checked("sampling", lambda: check_plain("it", sampling))
-    believed = _Believed(tokenizer, stop_ids(template), notes)
+    believed = _Believed(tokenizer, stop_ids(template), trusted, notes)
     chat.turns = tuple(_turn(part, believed) for part in top.parts("messages"))
     chat.dropped = _dropped(top, len(chat.turns))
     top.end()
@@ -335,10 +336,13 @@ def _turn(part: _Part, believed: _Believed, is_version: bool = False) -> Turn:
 
 
 class _Believed:
-    """Which ids of replies count: those that spell the reply's text, in this vocabulary, without a control token."""
+    """Which ids of replies count: those that spell the reply's text, in this vocabulary, without an end in them.
 
-    def __init__(self, tokenizer: Tokenizer, stop_ids: frozenset[int], notes: list[str]) -> None:
-        self.tokenizer, self.stop_ids, self.notes = tokenizer, stop_ids, notes
+    Control tokens, which no text shows, count only in a trusted file.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, stop_ids: frozenset[int], trusted: bool, notes: list[str]) -> None:
+        self.tokenizer, self.stop_ids, self.trusted, self.notes = tokenizer, stop_ids, trusted, notes
 
     def ids(self, where: str, message: Message, ids: tuple[int, ...] | None) -> tuple[int, ...] | None:
         if ids is None:
@@ -356,10 +360,11 @@ class _Believed:
             return "for some are beyond the model's vocabulary"
         if any(token in self.stop_ids for token in ids):
             return "for one of them ends a reply"
-        control = sorted({token for token in ids if self.tokenizer.is_control(token)})
-        if control:  # the model may have written them; so may whoever wrote the file
-            spelled = ", ".join(self.tokenizer.piece(token).decode("utf-8", "replace") for token in control)
-            return f"for there are control tokens among them ({spelled}), which a file is not believed"
-        text = b"".join(self.tokenizer.piece(token) for token in ids).decode("utf-8", "replace")
+        control = {token for token in ids if self.tokenizer.is_control(token)}
+        if control and not self.trusted:  # the model may have written them; so may whoever wrote the file
+            names = ", ".join(self.tokenizer.piece(token).decode("utf-8", "replace") for token in sorted(control))
+            return f"for there are control tokens among them ({names}), which need trusted=True"
+        spelled = b"".join(self.tokenizer.piece(token) for token in ids if token not in control)
+        text = spelled.decode("utf-8", "replace")
         # Vocabularies of SentencePiece begin a text with a space that is not part of it.
         return None if message.content in (text, text.removeprefix(" ")) else "for they do not spell its text"

@@ -173,7 +173,14 @@ def read_bytes(path: AnyPath) -> bytes:
 
 
 def load_chat(
-    kind: type[Chat], path: AnyPath, model: Model, *, cache: bool = True, ignore_model: bool = False, **options: Any
+    kind: type[Chat],
+    path: AnyPath,
+    model: Model,
+    *,
+    cache: bool = True,
+    ignore_model: bool = False,
+    trusted: bool = False,
+    **options: Any,
 ) -> Chat:
     """See Chat.load()."""
     from pantheon.chat.session import format_of
@@ -189,6 +196,7 @@ def load_chat(
         read_bytes(path),
         model.tokenizer,
         lambda template: format_of(model, options.get("template", template)).stop_ids,
+        trusted,
     )
     notes = list(saved.notes)
     turns = saved.turns
@@ -305,10 +313,10 @@ def _remove_abandoned(folder: Path) -> None:
 
 
 def load_named(name: str, model: Model, **options: Any) -> Chat:
-    """Chat.load() from the user's folder. options: as there."""
+    """Chat.load() from the user's folder, which nobody else writes: its files are trusted. options: as there."""
     from pantheon.chat.session import Chat
 
-    return load_chat(Chat, named_path(name), model, **options)
+    return load_chat(Chat, named_path(name), model, trusted=True, **options)
 
 
 def list_named() -> list[NamedChat]:

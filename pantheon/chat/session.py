@@ -236,20 +236,28 @@ class Chat:
 
     @classmethod
     def load(
-        cls, path: AnyPath, model: Model, *, cache: bool = True, ignore_model: bool = False, **options: Any
+        cls,
+        path: AnyPath,
+        model: Model,
+        *,
+        cache: bool = True,
+        ignore_model: bool = False,
+        trusted: bool = False,
+        **options: Any,
     ) -> Chat:
         """The conversation of a saved file, which goes on as if it had never been away: the same prompts, the same
         greedy replies, the clock that its templates saw.
 
         cache: use the cache beside it, if it was saved with one; where that is missing or of another moment a note says
         so, where it is damaged that is an error. ignore_model: take the messages over into another model; the ids and
-        the cache are left. options: window, reply_limit, policy, fraction, template, now, tools, fold_system,
-        merge_roles, in place of the file's. `notes` says what of the file was not believed, such as the ids of a reply
-        whose text was edited.
+        the cache are left. trusted: you know who wrote the file, so control tokens among the ids of its replies, which
+        no text shows, are the model's own; else such a reply is read from its text. options: window, reply_limit,
+        policy, fraction, template, now, tools, fold_system, merge_roles, in place of the file's. `notes` says what of
+        the file was not believed, such as the ids of a reply whose text was edited.
         Raises FileError, NotSavedFileError, DamagedFileError, OtherModelError, UnsupportedError (a newer version), and
         what Chat() raises.
         """
-        return load_chat(cls, path, model, cache=cache, ignore_model=ignore_model, **options)
+        return load_chat(cls, path, model, cache=cache, ignore_model=ignore_model, trusted=trusted, **options)
 
     # ---- looking
 
