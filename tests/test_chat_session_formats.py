@@ -183,4 +183,4 @@ def test_the_banner_names_the_format_and_notes_stand_below_it(
 
 def test_flags_of_chats_go_with_chats(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["--model", "x", "--prompt", "y", "--fold-system"]) == 2
-    assert "go with --chat" in capsys.readouterr().err
+    assert "--fold-system goes with --chat" in capsys.readouterr().err

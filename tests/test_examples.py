@@ -12,6 +12,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from pseudo_terminal import Terminal
 from tiny_gguf import write_model
 
 import pantheon
@@ -139,9 +140,25 @@ def test_the_python_of_the_readme_prints_the_conversation_and_its_counts(smollm2
 def test_a_transcript_is_what_the_command_in_it_prints(page: Path, smollm2: str, tmp_path: Path) -> None:
     for block in snippets(page, "console"):
         command, _, shown = block.partition("\n")
+        if "\n> " in shown:
+            continue  # typed: see below
         pantheon_here = f'pantheon() {{ {shlex.quote(sys.executable)} -m pantheon "$@"; }}'
         status, output, error = run("sh", "-c", f"{pantheon_here}; ({command.removeprefix('$ ')}) 2>&1", cwd=tmp_path)
         assert (status, output.decode("utf-8"), error) == (0, shown, b"")
+
+
+def test_a_conversation_that_was_typed_is_what_a_terminal_shows(smollm2: str, tmp_path: Path) -> None:
+    (block,) = (block for block in snippets(CHAT, "console") if "\n> " in block)
+    command, *turns = block.removesuffix("\n").split("\n> ")
+    command, _, banner = command.partition("\n")
+    arguments = [smollm2 if word == "smollm2" else word for word in shlex.split(command)[2:]]
+    terminal = Terminal(*arguments, home=tmp_path, term="dumb")
+    assert terminal.prompt().replace("\r\n", "\n") == f"{banner}\n> "
+    for turn in turns:
+        typed, _, shown = turn.partition("\n")
+        assert terminal.ask(typed) == shown.strip("\n")
+    terminal.type("\x04")
+    assert terminal.leaves_with() == 0
 
 
 def test_each_snippet_about_the_chat_prints_what_stands_below_it(smollm2: str, tmp_path: Path) -> None:
