@@ -400,7 +400,8 @@ def read(model: str, source: str, form: str, template: str | None, fold_system: 
             with _console() as console:
                 console.print(reading, soft_wrap=True)
         else:
-            text = written(reading, form)
+            # JSON in ASCII on a terminal: its escapes would be none of JSON's.
+            text = json.dumps(reading.to_dict()) if form == "json" and on_terminal else written(reading, form)
             sys.stdout.write((repl.harmless(text) if on_terminal else text) + "\n")
     if form != "view":
         for line in (f"{len(reading)} tokens", *reading.left_out):

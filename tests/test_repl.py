@@ -95,6 +95,62 @@ def test_ctrl_c_clears_the_line_and_twice_on_an_empty_one_leaves(terminal: Any, 
     assert t.leaves_with() == 130
 
 
+def keys(t: Any, *texts: str) -> None:
+    """Press keys one after the other."""
+    for text in texts:
+        t.type(text)
+        time.sleep(0.25)  # the terminal's reader takes an escape at the end of what it read for the key after that long
+
+
+def users(t: Any) -> list[str]:
+    return [message["content"] for message in t.messages() if message["role"] == "user"]
+
+
+@pytest.mark.parametrize("history", [False, True])
+def test_a_search_that_is_given_up_leaves_the_line_as_it_was(terminal: Any, tiny_model: str, history: bool) -> None:
+    t = terminal("chat", tiny_model, "--max-tokens", "1")
+    t.prompt()
+    keys(t, "\x12", "\x03")  # an empty line, an empty field, and an empty history
+    for said in ("find one", "find two", "other")[: 3 * history]:
+        t.ask(said)
+    for number, leave in enumerate(["\x03", "\x04", "\x07", ""]):
+        keys(t, f"line{number}", "\x1b[D", "\x12", "find", "\x12", "\x12", leave)
+        if not leave:
+            t.child.kill(signal.SIGINT)
+        keys(t, "-")
+        t.ask("")
+        assert users(t)[-1] == f"line-{number}"
+        t.ask("/clear")
+    t.type("/quit\r")
+    assert t.leaves_with() == 0
+
+
+@pytest.mark.parametrize("leave", ["\r", "\x1b"])
+def test_what_a_search_found_can_be_sent(terminal: Any, tiny_model: str, leave: str) -> None:
+    t = terminal("chat", tiny_model, "--max-tokens", "1")
+    t.prompt()
+    t.ask("find one")
+    t.ask("other")
+    keys(t, "\x12", PASTE.format("find"), leave)
+    if leave == "\x1b":
+        time.sleep(0.6)
+    t.ask("")
+    assert users(t) == ["find one", "other", "find one"]
+    keys(t, "\x12", PASTE.format("nowhere"), "\x03")
+    assert t.ask("/undo") == "(taken back: find one)"  # a paste into the search made no message of it
+
+
+@pytest.mark.timing
+def test_a_line_with_text_is_not_the_empty_prompt_in_a_search(terminal: Any, tiny_model: str) -> None:
+    t = terminal("chat", tiny_model)
+    t.prompt()
+    keys(t, "text", "\x12")
+    t.type("\x03\x03")  # the search, then the line
+    assert "Ctrl-C again" not in t.prompt()
+    t.type("\x04")
+    assert t.leaves_with() == 0
+
+
 def test_a_signal_from_outside_is_like_ctrl_c(terminal: Any, tiny_model: str) -> None:
     t = terminal("chat", tiny_model)
     t.prompt()
@@ -140,6 +196,7 @@ def test_a_message_that_does_not_fit_is_said_and_the_chat_goes_on(terminal: Any,
         ("a\x9b31mb", "a\\x9b31mb"),
         ("abc\u202egnp.exe", "abc\\u202egnp.exe"),
         ("plain\ttext\n안녕 🤗 é", "plain\ttext\n안녕 🤗 é"),
+        ("a\u061c\u200e\u200fb", "a\\u061c\\u200e\\u200fb"),
         ("\x00\x7f\x08", "\\x00\\x7f\\x08"),
     ],
 )

@@ -42,6 +42,7 @@ def test_the_table_has_each_command_once_and_help_lists_it(terminal: Any, tiny_m
     assert "nothing was read yet" in t.ask("/show")
     assert "nothing to take back" in t.ask("/undo")
     assert "nothing was said yet" in t.ask("/regenerate")
+    assert "there is no reply to choose" in t.ask("/regenerate 9")
     assert "nothing to save" in t.ask("/save")
     t.ask("/system x")
     assert t.ask("/load") == "(no chat was kept yet)"
@@ -110,6 +111,8 @@ def test_replies_are_made_again_taken_back_changed_and_continued(terminal: Any, 
     again = t.ask("/regenerate")  # the seed of the command line would make the same
     assert "(reply 2 of 2" in again
     assert t.messages()[1]["content"] != said[1]["content"]
+    for bad in (0, 3, -1):
+        assert t.ask(f"/regenerate {bad}") == f"error: there is no reply {bad}: there are 2, /regenerate 1 to 2"
     t.ask("/regenerate 1")
     assert t.messages()[1]["content"] == said[1]["content"]
     more = t.ask("/continue")
@@ -214,6 +217,29 @@ def test_chats_are_saved_by_name_and_loaded(terminal: Any, tiny_model: str) -> N
     t.expect("going on after 4 messages")
 
 
+def test_an_undo_of_all_is_kept_and_an_empty_new_chat_is_not(terminal: Any, tiny_model: str) -> None:
+    t = terminal("chat", tiny_model, "--max-tokens", "2")
+    t.prompt()
+    t.ask("/system early")
+    assert not (t.home / "chats").exists()
+    t.ask("one")
+    t.ask("/undo")
+    assert roles(t.messages()) == ["system"]
+    t.ask("/system -")
+    assert t.messages() == []
+    t.type("\x04")
+    assert t.leaves_with() == 0
+    again = terminal("chat", tiny_model, "--max-tokens", "2", "--resume")
+    assert "going on" not in again.prompt()
+    again.ask("two")
+    again.ask("/clear")
+    again.ask("/system late")
+    assert roles(again.messages()) == ["user", "assistant"]  # of before /clear
+    again.ask("/load last")
+    again.ask("/undo")
+    assert again.messages() == []
+
+
 def test_a_chat_of_another_model_is_taken_over_and_a_line_says_so(terminal: Any, tiny_model: str, smollm2: str) -> None:
     t = terminal("chat", tiny_model, "--max-tokens", "4")
     t.prompt()
@@ -291,6 +317,36 @@ def test_a_paste_is_one_message_byte_for_byte(terminal: Any, tiny_model: str) ->
     t.ask("/system " + PASTE.format("two\nlines"))  # a typed command may be given pasted text
     t.ask("x")
     assert t.messages()[0] == {"role": "system", "content": "two\nlines"}
+
+
+def test_a_paste_behind_a_command_arrives_byte_for_byte(terminal: Any, tiny_model: str) -> None:
+    t = terminal("chat", tiny_model, "--max-tokens", "1")
+    t.prompt()
+    t.ask("x")
+    for pasted in ("\n\n  indented\n\ttab  \n\n", "  ", "plain"):
+        t.ask("/system  " + PASTE.format(pasted))
+        assert t.messages()[0] == {"role": "system", "content": pasted}
+        if pasted.strip():
+            t.ask("/edit 1  " + PASTE.format(pasted))
+            assert t.messages()[1] == {"role": "user", "content": pasted}
+    t.ask("/system " + PASTE.format(" a ") + " and " + PASTE.format(" b\r\n") + "  ")
+    assert t.messages()[0]["content"] == " a  and  b\r\n"
+    t.ask("/sistem " + PASTE.format("\tc ") + "\x01\x1b[C\x1b[C\x1b[3~y")  # the command's word is corrected
+    assert t.messages()[0]["content"] == "\tc "
+    t.ask("/edit " + PASTE.format("1\ttwo "))
+    assert t.messages()[1]["content"] == "two "
+    t.ask("/edit 1 \\\r  typed  ")  # what is typed around a text is no part of it
+    assert t.messages()[1]["content"] == "typed"
+    t.ask("/temperature " + PASTE.format("0.5\n"))
+    assert t.ask("/temperature") == "temperature: 0.5"
+
+
+def test_json_on_a_terminal_stays_json(terminal: Any, tiny_model: str, tmp_path: Path) -> None:
+    said = "a\x9b31m\u202e\x7f\u200f\x1b"
+    (tmp_path / "said.json").write_text(json.dumps([{"role": "user", "content": said}]))
+    t = terminal("read", tiny_model, "--messages", str(tmp_path / "said.json"), "--format", "json", "--window", "250")
+    shown = t.expect(r"\d+ tokens\r\n")
+    assert said in json.loads(shown[: shown.rindex("}") + 1])["text"]
 
 
 def test_several_lines_can_be_typed(terminal: Any, tiny_model: str) -> None:

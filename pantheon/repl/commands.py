@@ -2,7 +2,8 @@
 
 Rank 5: imports errors, the chat, and its siblings.
 
-A function gets the desk and the text behind the command's name, without the spaces around it. It says what it has done;
+A function gets the desk and the text behind the command's name, without the spaces around it; where a text was pasted
+behind it that the command takes as such, that stays as it came. It says what it has done;
 a PantheonError that it raises is said by the loop, and the conversation goes on.
 """
 
@@ -141,6 +142,7 @@ def _stats(desk: Desk, argument: str) -> None:
 
 def _clear(desk: Desk, argument: str) -> None:
     desk.talker.chat.clear()
+    desk.keeper.begin_anew()
 
 
 def _system(desk: Desk, argument: str) -> None:
@@ -168,7 +170,11 @@ def _window(desk: Desk, argument: str) -> None:
 def _regenerate(desk: Desk, argument: str) -> None:
     chat = desk.talker.chat
     if argument:
-        chat.choose(_integer(argument) - 1)
+        number, versions = _integer(argument), len(chat.alternatives)
+        if versions and not 1 <= number <= versions:
+            there = f"there are {versions}, /regenerate 1 to {versions}" if versions > 1 else "there is one reply alone"
+            raise ArgumentError(f"there is no reply {number}: {there}")
+        chat.choose(number - 1)
         desk.keep()
         note(f"(reply {chat.chosen + 1} of {len(chat.alternatives)})\n{chat.messages[-1].content}")
         return
@@ -191,7 +197,7 @@ def _undo(desk: Desk, argument: str) -> None:
 def _edit(desk: Desk, argument: str) -> None:
     chat = desk.talker.chat
     said = chat.messages
-    number, _, text = argument.partition(" ")
+    number, text = (*re.split(r"\s", argument, maxsplit=1), "")[:2]
     users = [index for index, message in enumerate(said) if message.role == "user"]
     if not argument and users:
         number = str(users[-1])
@@ -199,7 +205,8 @@ def _edit(desk: Desk, argument: str) -> None:
         note("\n".join(("which message? /edit N, with N one of:", *facts.messages(chat))) if said else "(no messages)")
         return
     index = int(number)
-    text = text.strip() or desk.asker.ask(said[index].content).text
+    if not text.strip():
+        text = desk.asker.ask(said[index].content).text
     if not text.strip():
         note("(nothing changed)")
     elif said[index].role == "user":
@@ -300,19 +307,21 @@ class Command:
     run: Callable[[Desk, str], None]
     suggest: Callable[[Desk], Iterable[str]] = lambda desk: ()
     """What an argument may be, for completion."""
+    words: int | None = None
+    """Behind how many words (0 or 1) the argument is a text, of which nothing pasted is lost. None: there is none."""
 
 
 COMMANDS: Sequence[Command] = (
     Command("help", "", "this list", _help),
     Command("show", "[FORM]", f"what the model read for the last reply; {', '.join(_FORMS)}", _show, lambda _: _FORMS),
-    Command("tokens", "[TEXT]", "how many tokens each message has; or the tokens of a text", _tokens),
+    Command("tokens", "[TEXT]", "how many tokens each message has; or the tokens of a text", _tokens, words=0),
     Command("stats", "", "how fast it was", _stats),
     Command("window", "[N|max]", "how full the window is; or another size", _window, lambda _: ("max",)),
-    Command("system", "[TEXT|-]", "the system text; or another; - leaves it to the template", _system),
+    Command("system", "[TEXT|-]", "the system text; or another; - leaves it to the template", _system, words=0),
     Command("regenerate", "[N]", "another reply instead of the last; or back to the N-th", _regenerate),
     Command("continue", "", "more of the last reply", _continue),
     Command("undo", "", "take the last message and its reply back", _undo),
-    Command("edit", "[N [TEXT]]", "change your last message, or message N, and go on from there", _edit),
+    Command("edit", "[N [TEXT]]", "change your last message, or message N, and go on from there", _edit, words=1),
     Command("save", "[NAME]", "keep the chat", _save, lambda desk: desk.keeper.names()),
     Command("load", "[NAME]", "go on with a chat that was kept; or list them", _load, lambda desk: desk.keeper.names()),
     Command("temperature", "[T]", "0 takes the likeliest token, above 0 draws", _temperature),
@@ -325,8 +334,11 @@ COMMANDS: Sequence[Command] = (
 _BY_NAME = {command.name: command for command in COMMANDS}
 
 
-def obey(desk: Desk, text: str) -> bool:
-    """Obey the command that a text is; False if it is none. Leave, if that is what it says."""
+def obey(desk: Desk, text: str, pasted: tuple[int, int] | None = None) -> bool:
+    """Obey the command that a text is; False if it is none. Leave, if that is what it says.
+
+    pasted: from where to where it was pasted, behind the command's name.
+    """
     found = _SHAPE.fullmatch(text.rstrip())
     if found is None:
         return False
@@ -335,6 +347,8 @@ def obey(desk: Desk, text: str) -> bool:
     if command is None:
         note(unknown(name))
         return True
+    if command.words is not None:
+        argument = _text_of(text, found.end(1), pasted, command.words)
     try:
         if argument and not command.arguments:
             raise Usage
@@ -342,6 +356,17 @@ def obey(desk: Desk, text: str) -> bool:
     except Usage:
         note(f"usage: /{name} {command.arguments}".rstrip() + f": {command.help}")
     return True
+
+
+def _text_of(text: str, behind: int, pasted: tuple[int, int] | None, words: int) -> str:
+    """What stands in a text behind a command's name, with the spaces that were pasted and without those that were typed
+    around it; one typed space is left behind the first word, if `words` is 1."""
+    start, stop = pasted if pasted is not None and pasted[0] > behind else (len(text), 0)
+    end = max(len(text.rstrip()), stop)
+    typed = text[behind : min(start, end)].lstrip()
+    if words:
+        typed = re.sub(r"^(\S+)\s+", r"\1 ", typed)
+    return typed + text[start:end]
 
 
 def unknown(name: str) -> str:

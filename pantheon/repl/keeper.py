@@ -37,20 +37,26 @@ class Keeper:
         """autosave: keep the chat after each turn."""
         self._autosave = autosave
         self._failed = ""
+        self._is_kept = False
+        """Whether this chat was kept before, in any file."""
         self._name: str | None = None
         """What this chat was saved or loaded as."""
 
     def after_turn(self, talker: Talker) -> None:
         """Keep the chat as it is now. A failure is said once, and the conversation goes on."""
-        if not self._autosave or is_empty(talker.chat):  # the last chat is worth more than an empty one
-            return
+        if not self._autosave or (is_empty(talker.chat) and not self._is_kept):
+            return  # the last chat is worth more than an empty one, unless all of it was taken back
         try:
             saving.save_named(talker.chat, AUTOSAVED, sampling=_settings(talker))
-            self._failed = ""
+            self._failed, self._is_kept = "", True
         except (PantheonError, OSError) as error:
             if str(error) != self._failed:
                 note(f"error: the chat was not kept: {error}")
             self._failed = str(error)
+
+    def begin_anew(self) -> None:
+        """The chat begins again: until something was said it takes no other's place."""
+        self._is_kept = False
 
     def save(self, talker: Talker, name: str) -> Path:
         """Keep the chat under a name; without one under that of last time, or under the time that it is. The file."""
@@ -66,6 +72,7 @@ class Keeper:
         known = {key: value for key, value in host.settings.items() if value not in (None, False)}
         chat = saving.load_named(name, host.model, ignore_model=True, **known)
         self._name = name if name != AUTOSAVED else None
+        self._is_kept = True
         return chat
 
     def last(self) -> str:

@@ -18,6 +18,7 @@ from pantheon.repl.output import beside, note
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
+    from prompt_toolkit.document import Document
 
 PROMPT = "> "
 _LONE_RETURN = re.compile(r"\r(?!\n)")
@@ -33,6 +34,8 @@ class Typed(NamedTuple):
     text: str
     by_hand: bool
     """Whether its first word was typed. What was pasted is never a command."""
+    pasted: tuple[int, int] | None = None
+    """From where to where it was pasted behind a command's word."""
 
 
 class Asker(Protocol):
@@ -90,7 +93,11 @@ class LineEditor:
         self._pasted = False
         self._behind_paste: str | None = None
         """The text as a paste at its end left it."""
+        self._behind_word: tuple[str, str] | None = None
+        """What was typed before the pastes behind a command's word; and the text from there to the end of the last."""
         self.was_empty = True
+        self._before_search: tuple[int, Document] | None = None
+        """Which line of the history was shown when a search began, and what it was."""
         self._session: PromptSession[str] = PromptSession(
             output=output,
             key_bindings=self._bindings(),
@@ -105,19 +112,37 @@ class LineEditor:
 
     def ask(self, default: str = "") -> Typed:
         """As Asker.ask()."""
-        self._pasted, self._behind_paste = default.startswith("/"), None
+        self._session.layout.focus(self._session.default_buffer)  # whatever the line before ended in
+        self._pasted, self._behind_paste, self._behind_word = default.startswith("/"), None, None
         # The colour (the terminal's own) makes the library write the space after ">" and not step over it.
         text = self._session.prompt([("fg:ansidefault", PROMPT)], default=default, handle_sigint=True)
-        return Typed(text, not self._pasted)
+        return Typed(text, not self._pasted, self._where_pasted(text))
+
+    def _where_pasted(self, text: str) -> tuple[int, int] | None:
+        """Where the pastes behind a command's word are, if they were left as they came."""
+        if self._behind_word is None or not text.startswith("/"):
+            return None
+        typed, pasted = self._behind_word
+        start = len(typed) if text.startswith(typed + pasted) else text.rfind(pasted)  # the word was corrected since
+        return (start, start + len(pasted)) if start > 0 else None
 
     def _forget_paste(self, buffer: Any) -> None:
         if not buffer.text:
-            self._pasted, self._behind_paste = False, None
+            self._pasted, self._behind_paste, self._behind_word = False, None, None
 
     def _paste(self, buffer: Any, data: str) -> None:
-        if not _COMMAND_WORD.match(buffer.document.text_before_cursor):
+        if buffer is not self._session.default_buffer:  # what is searched for is no part of the message
+            buffer.insert_text(" ".join(data.split()))
+            return
+        before, data = buffer.document.text_before_cursor, _LONE_RETURN.sub("\n", data)
+        if not _COMMAND_WORD.match(before):
             self._pasted = True
-        buffer.insert_text(_LONE_RETURN.sub("\n", data))
+        elif self._behind_word is not None and before.startswith("".join(self._behind_word)):
+            typed = self._behind_word[0]
+            self._behind_word = (typed, before[len(typed) :] + data)
+        else:
+            self._behind_word = (before, data)
+        buffer.insert_text(data)
         self._behind_paste = buffer.text if buffer.document.is_cursor_at_the_end else None
 
     def _enter(self, event: Any) -> None:
@@ -134,11 +159,34 @@ class LineEditor:
             return
         buffer.validate_and_handle()
 
+    def _start_search(self, direction: Any) -> None:
+        from prompt_toolkit.search import start_search
+
+        buffer = self._session.default_buffer
+        self._before_search = (buffer.working_index, buffer.document)
+        start_search(direction=direction)
+
+    def _give_up_search(self) -> None:
+        """End a search with the line as it was: the library leaves the line that was found, once it was asked for the
+        next one."""
+        from prompt_toolkit.search import stop_search
+
+        stop_search()
+        buffer = self._session.default_buffer
+        if self._before_search is None:
+            return
+        index, document = self._before_search
+        if buffer.working_index != index:
+            buffer.working_index = index
+        if buffer.document != document:
+            buffer.document = document
+
     def _bindings(self) -> Any:
         from prompt_toolkit.enums import DEFAULT_BUFFER
-        from prompt_toolkit.filters import has_focus
+        from prompt_toolkit.filters import control_is_searchable, has_focus, is_searching
         from prompt_toolkit.key_binding import KeyBindings
         from prompt_toolkit.keys import Keys
+        from prompt_toolkit.search import SearchDirection
 
         bindings = KeyBindings()
         in_message = has_focus(DEFAULT_BUFFER)
@@ -163,8 +211,25 @@ class LineEditor:
         @bindings.add("c-c")
         @bindings.add("<sigint>")
         def _interrupt(event: Any) -> None:
-            self.was_empty = not event.current_buffer.text
+            self.was_empty = not self._session.default_buffer.text
             event.app.exit(exception=KeyboardInterrupt(), style="class:aborting")
+
+        @bindings.add("c-r", filter=control_is_searchable)
+        def _backward(event: Any) -> None:
+            self._start_search(SearchDirection.BACKWARD)
+
+        @bindings.add("c-s", filter=control_is_searchable)
+        def _forward(event: Any) -> None:
+            self._start_search(SearchDirection.FORWARD)
+
+        # Behind _interrupt: of two that match, the later one counts. To leave the prompt with the focus in the search
+        # would leave it there for the next line, which nothing could then send.
+        @bindings.add("c-c", filter=is_searching)
+        @bindings.add("c-d", filter=is_searching)
+        @bindings.add("c-g", filter=is_searching)
+        @bindings.add("<sigint>", filter=is_searching)
+        def _give_up(event: Any) -> None:
+            self._give_up_search()
 
         return bindings
 

@@ -98,7 +98,7 @@ def _handle(desk: Desk, typed: Typed) -> None:
     if not typed.text.strip():
         return
     try:
-        if typed.by_hand and obey(desk, typed.text):
+        if typed.by_hand and obey(desk, typed.text, typed.pasted):
             return
         desk.reply(lambda **options: desk.talker.chat.stream(typed.text, **options), "the message was taken back")
     except PantheonError as error:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-_UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 _CLEAR_LINE = "\r\x1b[K"
 _PATIENCE = 0.5  # seconds before progress is worth a line
