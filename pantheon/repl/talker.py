@@ -11,9 +11,10 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
+import termios
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -24,6 +25,23 @@ from pantheon.repl.output import Progress, aside, harmless
 if TYPE_CHECKING:
     from pantheon.chat.reading import Reading
     from pantheon.chat.session import Chat
+
+
+@contextlib.contextmanager
+def _output_kept() -> Iterator[None]:
+    """A terminal on which Ctrl-C is pressed drops what it was given and has not shown yet: ask it not to (NOFLSH)."""
+    before: list[Any] | None = None
+    with contextlib.suppress(OSError, ValueError, AttributeError, termios.error):  # no terminal, or none any more
+        before = termios.tcgetattr(sys.stdin)
+        changed = [*before]
+        changed[3] |= termios.NOFLSH
+        termios.tcsetattr(sys.stdin, termios.TCSANOW, changed)
+    try:
+        yield
+    finally:
+        if before is not None:
+            with contextlib.suppress(OSError, ValueError, AttributeError, termios.error):
+                termios.tcsetattr(sys.stdin, termios.TCSANOW, before)
 
 
 class _StoppedError(Exception):
@@ -103,7 +121,8 @@ class Talker:
             return talk()
         before = signal.signal(signal.SIGINT, self._on_interrupt)
         try:
-            return talk()
+            with _output_kept():
+                return talk()
         finally:
             signal.signal(signal.SIGINT, before)
 
