@@ -334,6 +334,7 @@ def test_two_hundred_loads_leak_neither_memory_nor_files(tiny_model: str) -> Non
                 model.generate("ab", max_tokens=2)
 
     cycle(30)
+    gc.collect()  # what other tests left must not go away while it is counted
     before, files = resident(), len(os.listdir("/proc/self/fd"))
     cycle(200)
     assert len(os.listdir("/proc/self/fd")) == files
