@@ -332,6 +332,7 @@ def test_quantize_says_what_it_wrote_and_what_could_not_be_as_asked(tiny_model: 
 TERMINATED = """
 import contextlib, os, signal, sys
 from pantheon import cli
+from pantheon.cli import models
 
 @contextlib.contextmanager
 def progress(note):
@@ -340,7 +341,7 @@ def progress(note):
         os.kill(os.getpid(), signal.SIGTERM)
     yield report
 
-cli.progress = progress
+models.progress = progress
 sys.exit(cli.run(["quantize", sys.argv[1], sys.argv[2] + "/out.gguf"]))
 """
 

@@ -70,7 +70,7 @@ def test_the_tree_keeps_the_direction() -> None:
         ("pantheon/_native.py", "from . import catalog\n", "may not import pantheon.catalog (rank 2)"),
         ("pantheon/engine/state.py", "from ..chat import session\n", "may not import pantheon.chat.session (rank 4)"),
         ("pantheon/engine/state.py", "def f():\n    import pantheon.cli\n", "may not import pantheon.cli (rank 6)"),
-        ("pantheon/cli.py", "from pantheon._core import lib\n", "only _native.py may import the compiled module"),
+        ("pantheon/cli/root.py", "from pantheon._core import lib\n", "only _native.py may import the compiled module"),
         ("pantheon/engine/sampling.py", "import pantheon.engine.model\n", "these import each other in a circle"),
     ],
 )
