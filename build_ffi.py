@@ -34,7 +34,7 @@ if PLATFORM == "linux-x86_64":
 elif PLATFORM == "linux-aarch64":
     FLAGS += ["-march=armv8-a", "-mtune=generic"]
 
-# Python's own function that C may call; pantheon/_native.py defines it.
+# Python's own function that C may call; pantheon/_native/base.py defines it.
 CALLBACKS = """
 extern "Python" int pn_py_progress(void *, double);
 """

@@ -21,6 +21,7 @@ import pytest
 import pantheon
 from pantheon import _gate, _native, errors
 from pantheon._core import lib as _core_lib
+from pantheon._native import base
 
 
 def test_every_status_of_the_core_has_an_exception_of_its_own() -> None:
@@ -32,7 +33,7 @@ def test_every_status_of_the_core_has_an_exception_of_its_own() -> None:
 
 def test_an_unknown_status_is_still_an_error() -> None:
     with pytest.raises(errors.PantheonError):
-        _native._check(99)
+        base.check(99)
 
 
 def test_ids_are_checked_before_they_reach_c() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -92,9 +93,8 @@ def test_a_chat_needs_only_the_template_engine(tiny_model: str) -> None:
 
 def test_a_folder_without_the_compiled_part_says_so(tmp_path: Path) -> None:
     package = tmp_path / "pantheon"
-    package.mkdir()
-    for source in Path(pantheon.__file__).parent.glob("*.py"):
-        (package / source.name).write_bytes(source.read_bytes())
+    ignore = shutil.ignore_patterns("_core.*", "__pycache__")
+    shutil.copytree(Path(pantheon.__file__).parent, package, ignore=ignore)
     done = subprocess.run(
         [sys.executable, "-S", "-c", "import sys; sys.path[:] = sys.argv[1:]; import pantheon", tmp_path, *sys.path],
         capture_output=True,

@@ -75,7 +75,7 @@ DISPATCH_MAY_INCLUDE = KERNELS_MAY_INCLUDE | {"pantheon", "status"}
 PYTHON_RANKS: list[tuple[int, str, str]] = [
     (0, "errors _core", "one exception class per cause; the compiled module"),
     (0, "_gate _arrays", "one caller at a time; ids and logits on their way to C"),
-    (1, "_native", "the only importer of _core"),
+    (1, "_native", "calls into C, by what they are about; the only importer of _core"),
     (1, "_hub", "models of the hub, whole or in parts"),
     (2, "catalog", "a name to a file"),
     (2, "_types", "the element types of a file, in words"),
@@ -273,8 +273,8 @@ def check_import(where: str, module: str, target: str, lazily: bool, rooms: Room
         return
     if lazily and (module, target) in UPWARD:
         return
-    if target_room == "_core" and source_room != "_native":
-        yield f"{where}: only _native.py may import the compiled module"
+    if target_room == "_core" and module != "_native.base":
+        yield f"{where}: only _native/base.py may import the compiled module"
     elif same_room(source_room, target_room, rooms):
         return
     elif rooms[target_room] >= rooms[source_room]:

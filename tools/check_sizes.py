@@ -21,7 +21,7 @@ FILE_LIMIT = 500
 FUNCTION_LIMIT = 70
 GENERATED = {"csrc/unicode_tables.h", "csrc/normalize_tables.h"}
 # A file that is large for a reason: its own limit.
-FILE_LIMITS = {"pantheon/_native.py": 860, "csrc/gguf.c": 560}
+FILE_LIMITS = {"csrc/gguf.c": 560}
 
 # A C function as clang-format leaves it: its head begins in the first column, its end is a lone brace there.
 C_FUNCTION = re.compile(

@@ -17,7 +17,7 @@ class Metadata(Mapping[str, object]):
     Any part of a model that was split over several files stands for the whole; the keys split.* are left out.
     """
 
-    def __init__(self, handle: _native.GGUFHandle | _native._Borrowed) -> None:
+    def __init__(self, handle: _native.AnyGGUF) -> None:
         """Internal: use Metadata.from_file() or model.metadata."""
         self._handle = handle
         self._index = _native.gguf_keys(handle)
