@@ -18,7 +18,8 @@ enum {
     SUPER_LEN = 256,
     SUPER_GROUPS_16 = SUPER_LEN / 16,
     SUPER_GROUPS_32 = SUPER_LEN / 32,
-    SIX_BIT_BYTES = 12, /* sixteen numbers of 6 bits */
+    SIX_BIT_BYTES = 12,      /* sixteen numbers of 6 bits */
+    IQ4_XS_SCALES_BYTES = 6, /* eight of them */
 };
 
 /* ---- blocks of 32 -------------------------------------------------------------------------------------------- */
@@ -72,12 +73,12 @@ typedef struct q3_k_block {
     uint8_t high[SUPER_LEN / 8];
     uint8_t qs[SUPER_LEN / 4];
     uint8_t scales[SIX_BIT_BYTES]; /* of 16 groups, see q3_k_scales */
-    uint16_t scale;                /* value = scale * (s - 32) * q  */
+    uint16_t scale;                /* value = scale * s * q         */
 } q3_k_block;
 /* 4 bits. Elements come in quarters of 64: the low halves of 32 bytes, then their high halves. */
 typedef struct q4_k_block {
-    uint16_t scale, min;           /* value = scale * s * q - min * m              */
-    uint8_t scales[SIX_BIT_BYTES]; /* s and m of 8 groups of 32, see k_scales_read */
+    uint16_t scale, min;           /* value = scale * s * q - min * m             */
+    uint8_t scales[SIX_BIT_BYTES]; /* s and m of 8 groups of 32, see affine_scales */
     uint8_t qs[SUPER_LEN / 2];
 } q4_k_block;
 /* 5 bits: four as in Q4_K; element i of group g has its fifth in bit g of high[i]. */
@@ -98,9 +99,8 @@ typedef struct q6_k_block {
 /* Groups of 32, each laid out as in IQ4_NL. */
 typedef struct iq4_xs_block {
     uint16_t scale;
-    uint16_t scales_high;                    /* bits 2g: bits 4 and 5 of the scale of group g                    */
-    uint8_t scales_low[SUPER_GROUPS_32 / 2]; /* low half: group 2i, high half: group 2i + 1                      */
-    uint8_t qs[SUPER_LEN / 2];               /* value = scale * (s - 32) * IQ4_VALUES[q]                          */
+    uint8_t scales[IQ4_XS_SCALES_BYTES]; /* of 8 groups of 32, see iq4_xs_scales */
+    uint8_t qs[SUPER_LEN / 2];           /* value = scale * s * IQ4_VALUES[q]    */
 } iq4_xs_block;
 _Static_assert(sizeof(q2_k_block) == 84, "Q2_K: 16 bytes of scales, 64 of values, 4 of scale and minimum");
 _Static_assert(sizeof(q3_k_block) == 110, "Q3_K: 32 bytes of third bits, 64 of values, 12 of scales, 2 of scale");
@@ -108,5 +108,35 @@ _Static_assert(sizeof(q4_k_block) == 144, "Q4_K: 4 bytes of scale and minimum, 1
 _Static_assert(sizeof(q5_k_block) == 176, "Q5_K: as Q4_K, and 32 bytes of fifth bits");
 _Static_assert(sizeof(q6_k_block) == 210, "Q6_K: 128 + 64 bytes of values, 16 of scales, 2 of scale");
 _Static_assert(sizeof(iq4_xs_block) == 136, "IQ4_XS: 2 bytes of scale, 6 of scales, 128 of values");
+
+/* ---- the integers of groups, 6 bits each ---------------------------------------------------------------------- */
+
+/* s of 16 groups, -32..31: four low bits in a half of bytes 0..7, two high bits in a quarter of 8..11. */
+static inline void q3_k_scales(const uint8_t packed[SIX_BIT_BYTES], int8_t out[SUPER_GROUPS_16]) {
+    for (size_t g = 0; g < SUPER_GROUPS_16; g++) {
+        const int low = packed[g % 8] >> g / 8 * 4 & 15, high = packed[8 + g % 4] >> g / 4 * 2 & 3;
+        out[g] = (int8_t)((low | high << 4) - 32);
+    }
+}
+
+/* Q4_K and Q5_K: s and m of 8 groups, 0..63, those of a group side by side. For the first four they are the low six
+ * bits of bytes 0..3 and 4..7; the others have four low bits in the halves of bytes 8..11, and two high bits on top of
+ * bytes 0..3 and 4..7. */
+static inline void affine_scales(const uint8_t packed[SIX_BIT_BYTES], uint8_t out[2 * SUPER_GROUPS_32]) {
+    for (size_t g = 0; g < SUPER_GROUPS_32 / 2; g++) {
+        out[2 * g] = packed[g] & 63;
+        out[2 * g + 1] = packed[g + 4] & 63;
+        out[2 * g + 8] = (uint8_t)((packed[g + 8] & 15) | packed[g] >> 6 << 4);
+        out[2 * g + 9] = (uint8_t)(packed[g + 8] >> 4 | packed[g + 4] >> 6 << 4);
+    }
+}
+
+/* s of 8 groups, -32..31: two high bits in a quarter of bytes 0..1, four low bits in a half of 2..5. */
+static inline void iq4_xs_scales(const uint8_t packed[IQ4_XS_SCALES_BYTES], int8_t out[SUPER_GROUPS_32]) {
+    for (size_t g = 0; g < SUPER_GROUPS_32; g++) {
+        const int low = packed[2 + g / 2] >> g % 2 * 4 & 15, high = packed[g / 4] >> g % 4 * 2 & 3;
+        out[g] = (int8_t)((low | high << 4) - 32);
+    }
+}
 
 #endif

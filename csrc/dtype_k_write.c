@@ -48,6 +48,10 @@ static uint16_t half_to_reach(float x, float reach, float top) {
     return h < WRITE_HALF_MAX ? h : WRITE_HALF_MAX;
 }
 
+static bool super_fits(const float x[SUPER_LEN], float limit) {
+    return floats_max_magnitude(x, SUPER_LEN) < limit; /* not so for NaN, which is above all, and infinity */
+}
+
 /* ---- Q4_K and Q5_K: value = scale * s * q - min * m, groups of 32 --------------------------------------------- */
 
 typedef struct affine_fit {
@@ -218,7 +222,7 @@ static affine_super affine_best(const float x[SUPER_LEN], float top) {
     return best;
 }
 
-/* The inverse of how they are read, see dtype_k.c. */
+/* The inverse of affine_scales. */
 static void affine_pack_scales(const affine_super *b, uint8_t packed[SIX_BIT_BYTES]) {
     for (size_t g = 0; g < SUPER_GROUPS_32 / 2; g++) {
         packed[g] = (uint8_t)(b->s[g] | b->s[g + 4] >> 4 << 6);
@@ -227,14 +231,20 @@ static void affine_pack_scales(const affine_super *b, uint8_t packed[SIX_BIT_BYT
     }
 }
 
-static void affine_codes(const float x[SUPER_LEN], const affine_super *b, float top, uint8_t codes[SUPER_LEN]) {
-    const float scale = half_to_float(b->scale), min = half_to_float(b->min);
+/* The best fit and its codes; numbers that cannot be written become infinite halves, and nothing else. */
+static affine_super affine_encode(const float x[SUPER_LEN], float top, uint8_t codes[SUPER_LEN]) {
+    memset(codes, 0, SUPER_LEN);
+    if (!super_fits(x, K_AFFINE_LIMIT))
+        return (affine_super){ .scale = WRITE_HALF_INFINITY, .min = WRITE_HALF_INFINITY };
+    const affine_super b = affine_best(x, top);
+    const float scale = half_to_float(b.scale), min = half_to_float(b.min);
     for (size_t g = 0; g < SUPER_GROUPS_32; g++) {
-        const float group_scale = scale * (float)b->s[g], group_min = min * (float)b->m[g];
+        const float group_scale = scale * (float)b.s[g], group_min = min * (float)b.m[g];
         const float inverse = group_scale > 0 ? 1 / group_scale : 0;
         for (size_t i = g * 32; i < g * 32 + 32; i++)
             codes[i] = (uint8_t)nearest_within((x[i] + group_min) * inverse, 0, top);
     }
+    return b;
 }
 
 /* Low four bits of the codes: pairs of groups share bytes. */
@@ -245,39 +255,25 @@ static void affine_pack_nibbles(const uint8_t codes[SUPER_LEN], uint8_t qs[SUPER
     }
 }
 
-static bool super_fits(const float x[SUPER_LEN], float limit) {
-    return floats_max_magnitude(x, SUPER_LEN) < limit; /* not so for NaN, which is above all, and infinity */
-}
-
 void dtype_q4_k_quantize(const float *src, uint8_t *dst, size_t n) {
     for (size_t i = 0; i < n / SUPER_LEN; i++, src += SUPER_LEN) {
-        q4_k_block block = { .scale = WRITE_HALF_INFINITY, .min = WRITE_HALF_INFINITY };
-        if (super_fits(src, K_AFFINE_LIMIT)) {
-            uint8_t codes[SUPER_LEN];
-            const affine_super b = affine_best(src, 15);
-            affine_codes(src, &b, 15, codes);
-            block.scale = b.scale;
-            block.min = b.min;
-            affine_pack_scales(&b, block.scales);
-            affine_pack_nibbles(codes, block.qs);
-        }
+        uint8_t codes[SUPER_LEN];
+        const affine_super b = affine_encode(src, 15, codes);
+        q4_k_block block = { .scale = b.scale, .min = b.min };
+        affine_pack_scales(&b, block.scales);
+        affine_pack_nibbles(codes, block.qs);
         memcpy(dst + i * sizeof block, &block, sizeof block);
     }
 }
 
 void dtype_q5_k_quantize(const float *src, uint8_t *dst, size_t n) {
     for (size_t i = 0; i < n / SUPER_LEN; i++, src += SUPER_LEN) {
-        q5_k_block block = { .scale = WRITE_HALF_INFINITY, .min = WRITE_HALF_INFINITY };
-        if (super_fits(src, K_AFFINE_LIMIT)) {
-            uint8_t codes[SUPER_LEN];
-            const affine_super b = affine_best(src, 31);
-            affine_codes(src, &b, 31, codes);
-            block.scale = b.scale;
-            block.min = b.min;
-            affine_pack_scales(&b, block.scales);
-            affine_pack_nibbles(codes, block.qs);
-            for (size_t e = 0; e < SUPER_LEN; e++) block.high[e % 32] |= (uint8_t)(codes[e] >> 4 << e / 32);
-        }
+        uint8_t codes[SUPER_LEN];
+        const affine_super b = affine_encode(src, 31, codes);
+        q5_k_block block = { .scale = b.scale, .min = b.min };
+        affine_pack_scales(&b, block.scales);
+        affine_pack_nibbles(codes, block.qs);
+        for (size_t e = 0; e < SUPER_LEN; e++) block.high[e % 32] |= (uint8_t)(codes[e] >> 4 << e / 32);
         memcpy(dst + i * sizeof block, &block, sizeof block);
     }
 }

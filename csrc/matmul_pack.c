@@ -197,9 +197,8 @@ static inline super_format super_format_of(pack_kind kind) {
                         .ones = AT(q5_k_block, high));
     case PACK_Q6K:
         return K_FORMAT(q6_k_block, .nibbles = AT(q6_k_block, low), .twos = AT(q6_k_block, high));
-    default: /* PACK_IQ4K: its scales are in two places, side by side */
-        return (super_format){ sizeof(iq4_xs_block), AT(iq4_xs_block, scale), AT(iq4_xs_block, scales_high),
-                               .nibbles = AT(iq4_xs_block, qs) };
+    default: /* PACK_IQ4K */
+        return K_FORMAT(iq4_xs_block, .nibbles = AT(iq4_xs_block, qs));
     }
 }
 
@@ -258,26 +257,15 @@ static inline size_t super_words(pack_kind kind, const uint8_t *src, uint32_t *w
 
 /* The scales of a row's super-block, those of a block side by side: Q4K and Q5K scale and min, Q6K, Q3K and Q2K the two
  * halves (of Q2K as they are, two numbers in a byte), IQ4K one for each. */
-static inline void super_scales(pack_kind kind, const uint8_t *s, uint8_t out[SCALES_MAX]) {
-    if (kind == PACK_Q4K || kind == PACK_Q5K) { /* 6 bits each in 12 bytes */
-        for (size_t b = 0; b < 4; b++) {
-            out[2 * b] = s[b] & 63;
-            out[2 * b + 1] = s[b + 4] & 63;
-            out[2 * b + 8] = (uint8_t)((s[b + 8] & 15) | s[b] >> 6 << 4);
-            out[2 * b + 9] = (uint8_t)(s[b + 8] >> 4 | s[b + 4] >> 6 << 4);
-        }
-    } else if (kind == PACK_Q3K) { /* 6 bits each in 12 bytes, another way */
-        for (size_t i = 0; i < 16; i++) {
-            const int low = s[i % 8] >> (i < 8 ? 0 : 4) & 15, high = s[8 + i % 4] >> i / 4 * 2 & 3;
-            out[i] = (uint8_t)((low | high << 4) - 32);
-        }
-    } else if (kind == PACK_IQ4K) { /* two bytes of high bits, four of low ones */
-        for (size_t b = 0; b < 8; b++) {
-            const int low = s[2 + b / 2] >> b % 2 * 4 & 15, high = s[b / 4] >> b % 4 * 2 & 3;
-            out[b] = (uint8_t)((low | high << 4) - 32);
-        }
-    } else
-        memcpy(out, s, 16);
+static inline void super_scales(pack_kind kind, const uint8_t *packed, uint8_t out[SCALES_MAX]) {
+    if (kind == PACK_Q4K || kind == PACK_Q5K)
+        affine_scales(packed, out);
+    else if (kind == PACK_Q3K)
+        q3_k_scales(packed, (int8_t *)out);
+    else if (kind == PACK_IQ4K)
+        iq4_xs_scales(packed, (int8_t *)out);
+    else
+        memcpy(out, packed, SCALES_MAX);
 }
 
 static inline void pack_super_head(pack_kind kind, uint8_t *dst, const group_source *src, size_t at) {

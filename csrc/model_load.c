@@ -18,22 +18,30 @@ static int64_t *binding_at(const binding *b, uint32_t layer, tensor_slot slot) {
     return &b->tensors[(size_t)(slot < SLOT_LAYER ? b->hp->n_layer : layer) * SLOT_COUNT + slot];
 }
 
+typedef struct shape_text {
+    char text[96];
+} shape_text;
+
+static shape_text shape_of(const uint64_t *dims, size_t n) {
+    shape_text shape = { "[" };
+    size_t at = 1;
+    for (size_t d = 0; d < n; d++)
+        at += (size_t)snprintf(shape.text + at, sizeof shape.text - at, "%llu%s", (unsigned long long)dims[d],
+                               d + 1 < n ? ", " : "]");
+    return shape;
+}
+
 static int check_shape(const binding *b, const char *shape, const char *name, const pn_tensor_info *info) {
+    uint64_t expected[4] = { 1, 1, 1, 1 };
     const size_t n_dims = strlen(shape);
     bool same = (size_t)info->n_dims == n_dims;
-    for (size_t d = 0; same && d < n_dims; d++) same = info->dims[d] == arch_dim(b->hp, shape[d]);
+    for (size_t d = 0; d < n_dims; d++) {
+        expected[d] = arch_dim(b->hp, shape[d]);
+        same = same && info->dims[d] == expected[d];
+    }
     if (same) return PN_OK;
-    if (n_dims > 2)
-        return pn_fail(PN_ERR_CORRUPT, "tensor %s has shape [%llu, %llu, %llu, %llu]; expected [%llu, %llu, %llu]",
-                       name, (unsigned long long)info->dims[0], (unsigned long long)info->dims[1],
-                       (unsigned long long)info->dims[2], (unsigned long long)info->dims[3],
-                       (unsigned long long)arch_dim(b->hp, shape[0]), (unsigned long long)arch_dim(b->hp, shape[1]),
-                       (unsigned long long)arch_dim(b->hp, shape[2]));
-    return pn_fail(PN_ERR_CORRUPT, "tensor %s has shape [%llu, %llu, %llu, %llu]; expected [%llu, %llu]", name,
-                   (unsigned long long)info->dims[0], (unsigned long long)info->dims[1],
-                   (unsigned long long)info->dims[2], (unsigned long long)info->dims[3],
-                   (unsigned long long)arch_dim(b->hp, shape[0]),
-                   (unsigned long long)(n_dims > 1 ? arch_dim(b->hp, shape[1]) : 1));
+    return pn_fail(PN_ERR_CORRUPT, "tensor %s has shape %s; expected %s", name, shape_of(info->dims, 4).text,
+                   shape_of(expected, n_dims < 2 ? 2 : n_dims).text);
 }
 
 static int check_type(const char *shape, const char *name, const pn_tensor_info *info) {
