@@ -95,7 +95,7 @@ typedef struct arch_spec {
     const arch_experts *experts; /* [EXPERT_SLOTS], or NULL: it has none */
 } arch_spec;
 
-enum { UNKNOWN_PATTERN = -1, EXPERTS_MAX = 512 };
+enum { UNKNOWN_PATTERN = -1, EXPERTS_MAX = 512, EXPERT_MATRICES_MAX = 1 << 17 };
 
 typedef struct hparams {
     const arch_spec *spec;

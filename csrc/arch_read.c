@@ -142,6 +142,10 @@ static int read_experts(const pn_gguf *gguf, const arch_spec *spec, hparams *hp)
     if (!spec->experts)
         return pn_fail(PN_ERR_UNSUPPORTED, "%s.expert_count is %u: this version knows no experts of this architecture",
                        spec->name, hp->n_expert);
+    const uint32_t n_matrices = hp->n_layer * EXPERT_SLOTS * hp->n_expert; /* both are bounded */
+    if (n_matrices > EXPERT_MATRICES_MAX)
+        return pn_fail(PN_ERR_METADATA, "%s.expert_count is %u: with %s.block_count %u that is %u matrices; at most %d",
+                       spec->name, hp->n_expert, spec->name, hp->n_layer, n_matrices, EXPERT_MATRICES_MAX);
     return read_count(gguf, spec, "expert_used_count", 1, hp->n_expert, -1, &hp->n_expert_used);
 }
 

@@ -453,14 +453,9 @@ const uint8_t *gguf_tensor_data(const pn_gguf *gguf, uint64_t index) {
     return part->bytes ? part->bytes + t->offset : NULL;
 }
 
-void gguf_drop(const pn_gguf *gguf, const uint8_t *at, size_t size) {
-    for (uint32_t i = 0; i <= gguf->n_others; i++) {
-        const pn_gguf *part = gguf_part(gguf, i);
-        /* As numbers: pointers into different files have no order in C. */
-        const uintptr_t begin = (uintptr_t)part->bytes, spot = (uintptr_t)at;
-        if (part->bytes && spot >= begin && spot - begin < part->size)
-            map_drop(&part->map, (size_t)(spot - begin), size);
-    }
+void gguf_drop(const pn_gguf *gguf, uint64_t index, const uint8_t *at, size_t size) {
+    const pn_gguf *part = gguf_part(gguf, gguf->tensors[index].part);
+    if (part->bytes) map_drop(&part->map, (size_t)(at - part->bytes), size);
 }
 
 /* ---- the public functions ----------------------------------------------------------------------------------- */

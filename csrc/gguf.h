@@ -31,9 +31,9 @@ uint32_t gguf_alignment(const pn_gguf *gguf);
 const uint8_t *gguf_metadata_bytes(const pn_gguf *gguf, uint64_t index, size_t *len);
 /* First byte of tensor `index` (pn_tensor_info.size bytes follow); NULL after gguf_detach. */
 const uint8_t *gguf_tensor_data(const pn_gguf *gguf, uint64_t index);
-/* Let the pages of `size` bytes at `at` go (after they were packed), which lie in one tensor's data; they can be read
- * again. Nothing to do after gguf_detach. */
-void gguf_drop(const pn_gguf *gguf, const uint8_t *at, size_t size);
+/* Let the pages of `size` bytes at `at` go (after they were packed), which lie in the data of tensor `index` (< the
+ * count); they can be read again. Nothing to do after gguf_detach. */
+void gguf_drop(const pn_gguf *gguf, uint64_t index, const uint8_t *at, size_t size);
 
 /* ---- typed getters (gguf_get.c) ----------------------------------------------------------------------------- */
 

@@ -10,12 +10,11 @@
 #include <string.h>
 
 void kv_init(kv_cache *kv, size_t n_layer, size_t n_head_kv, size_t head_size) {
-    *kv =
-        (kv_cache){ .n_layer = n_layer, .n_head_kv = n_head_kv, .head_size = head_size, .e8 = (head_size + 7) / 8 * 8 };
+    *kv = (kv_cache){ .n_layer = n_layer, .n_head_kv = n_head_kv, .head_size = head_size, .e8 = kv_padded(head_size) };
 }
 
 static size_t block_bytes(const kv_cache *kv) {
-    return kv->n_layer * kv->n_head_kv * 2 * KV_BLOCK * kv->e8 * sizeof(uint16_t);
+    return KV_BLOCK * kv_position_bytes(kv->n_layer, kv->n_head_kv, kv->head_size);
 }
 
 /* Zeros: kernels read whole vectors past the last key, and the padding of values counts. Huge pages are asked for

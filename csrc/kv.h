@@ -12,12 +12,21 @@ enum { KV_HEAD_MAX = 1024 };
 
 typedef struct kv_cache {
     size_t n_layer, n_head_kv, head_size;
-    size_t e8;         /* head_size rounded up to 8, the padding is zeros */
+    size_t e8;         /* kv_padded(head_size), the padding is zeros */
     uint16_t **blocks; /* [n_blocks] each [L, G, 2, KV_BLOCK * e8]    */
     size_t n_blocks;
     void **arenas; /* [n_arenas] the memory of all blocks, one piece for each call that made some */
     size_t n_arenas;
 } kv_cache;
+
+/* head_size as it is stored: rounded up to 8. */
+static inline size_t kv_padded(size_t head_size) {
+    return (head_size + 7) / 8 * 8;
+}
+/* Bytes of the keys and values of one position. */
+static inline size_t kv_position_bytes(size_t n_layer, size_t n_head_kv, size_t head_size) {
+    return n_layer * n_head_kv * 2 * kv_padded(head_size) * sizeof(uint16_t);
+}
 
 void kv_init(kv_cache *kv, size_t n_layer, size_t n_head_kv, size_t head_size);
 /* Room for positions [0, n), in one piece of memory for all blocks that are new: a long prompt's lies in huge pages.

@@ -91,8 +91,11 @@ static inline float exp_f32(float x) {
     return x != x ? x : exp_f32_in_range(c);
 }
 
-/* ln x for finite x > 0; e^x for |x| < 700; sin and cos of x for |x| < 1e9 (beyond 1.6e6 the reduction rounds: within
- * 1e-8 up to 7e7, 6e-8 up to 1e9). */
+/* Arguments of sincos_f64 are below. */
+#define ANGLE_LIMIT 1e9
+
+/* ln x for finite x > 0; e^x for |x| < 700; sin and cos of x for |x| < ANGLE_LIMIT (beyond 1.6e6 the reduction rounds:
+ * within 1e-8 up to 7e7, 6e-8 up to the limit). */
 double log_f64(double x);
 double exp_f64(double x);
 void sincos_f64(double x, double *sine, double *cosine);

@@ -5,6 +5,7 @@
  * the file is closed: later changes of it cannot hurt. */
 #include "model.h"
 
+#include "kv.h"
 #include "model_load.h"
 #include "pantheon.h"
 
@@ -134,7 +135,7 @@ void pn_model_describe(const pn_model *model, pn_model_info *out) {
         .blas = model->use_blas,
         .n_params = model->n_params,
         .weight_bytes = model->weight_bytes,
-        .kv_bytes_per_token = (uint64_t)hp->n_layer * hp->n_head_kv * 2 * ((hp->head_size + 7) / 8 * 8) * 2,
+        .kv_bytes_per_token = kv_position_bytes(hp->n_layer, hp->n_head_kv, hp->head_size),
     };
     snprintf(out->architecture, sizeof out->architecture, "%s", hp->spec->name);
     snprintf(out->isa, sizeof out->isa, "%s", model->kernels.isa);

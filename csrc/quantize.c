@@ -224,7 +224,7 @@ static int quantize_write_tensor(job *j, uint64_t index) {
         threads_run(j->pool, quantize_piece, pieces, n_pieces);
         for (size_t i = 0; i < n_pieces; i++) PN_TRY(quantize_write_piece(j, &pieces[i]));
     }
-    gguf_drop(j->gguf, data, (size_t)(src - data));
+    gguf_drop(j->gguf, index, data, (size_t)(src - data));
     return sink_pad(&j->out, gguf_alignment(j->gguf));
 }
 

@@ -75,6 +75,21 @@ static double magnitude_of(const hparams *hp, bool own_factors) {
     return s > 1 ? stated * (1 + 0.1 * log_f64(s)) : stated;
 }
 
+/* The angle of the last position is one that sincos_f64 takes. No plain frequency is above 1, nor is a position above
+ * 2^26, so what is at fault is a divisor below 1: of all frequencies or this one's, whichever is less. */
+static int check_angle(const hparams *hp, double frequency, double divisor, const char *name, uint32_t i,
+                       double factor) {
+    const double angle = frequency * (hp->n_ctx - 1);
+    if (angle < ANGLE_LIMIT) return PN_OK;
+    if (divisor < factor)
+        return pn_fail(PN_ERR_METADATA,
+                       "%s.rope.scaling.factor is %g: with %s.context_length %u an angle reaches %g; it must stay "
+                       "below %g",
+                       hp->spec->name, divisor, hp->spec->name, hp->n_ctx, angle, ANGLE_LIMIT);
+    return pn_fail(PN_ERR_CORRUPT, "%s[%u] is %g: with %s.context_length %u an angle reaches %g; it must stay below %g",
+                   name, i, factor, hp->spec->name, hp->n_ctx, angle, ANGLE_LIMIT);
+}
+
 static int fill_table(rope_table *table, const hparams *hp, bool own_factors, const char *name, const float *factors) {
     const uint32_t n = hp->n_rot / 2;
     table->frequencies = malloc(n * sizeof *table->frequencies);
@@ -84,6 +99,7 @@ static int fill_table(rope_table *table, const hparams *hp, bool own_factors, co
         if (!(factor >= 1e-2 && factor <= 1e6))
             return pn_fail(PN_ERR_CORRUPT, "%s[%u] is %g; it must be between 0.01 and 1e6", name, i, factor);
         table->frequencies[i] = scaled_frequency(hp, own_factors, i) / factor;
+        PN_TRY(check_angle(hp, table->frequencies[i], divisor_of(hp, own_factors), name, i, factor));
     }
     return PN_OK;
 }

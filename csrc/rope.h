@@ -28,8 +28,9 @@ typedef struct rope_factors {
     const float *any, *long_context, *short_context;
 } rope_factors;
 
-/* Make the tables. Errors: CORRUPT (a factor out of range, or one of long and short without the other), UNSUPPORTED
- * (factors for any length beside those two), MEMORY; then rope_free is due, too. */
+/* Make the tables. Errors: CORRUPT (a factor out of range, or one that makes angles larger than sincos_f64 takes; one
+ * of long and short without the other), METADATA (the same of the scaling's factor), UNSUPPORTED (factors for any
+ * length beside those two), MEMORY; then rope_free is due, too. */
 int rope_init(rope *r, const hparams *hp, const rope_factors *factors);
 void rope_free(rope *r);
 

@@ -20,6 +20,7 @@ enum {
 
 struct weight_item {
     matrix *m;
+    uint64_t tensor;    /* of which it is rows */
     const uint8_t *src; /* as it stands in the file */
     size_t at;          /* of its first group in the block */
 };
@@ -46,6 +47,7 @@ int weight_list_add(weight_list *list, uint64_t tensor, uint64_t row, uint64_t n
     if (list->n == list->cap) return pn_fail(PN_ERR_ARGUMENT, "load: more than %zu matrices", list->cap);
     weight_item *item = &list->items[list->n++];
     item->m = m;
+    item->tensor = tensor;
     item->src = gguf_tensor_data(list->gguf, tensor) + row * matrix_row_bytes(m);
     return PN_OK;
 }
@@ -124,7 +126,7 @@ static size_t pack_item(const weight_list *list, const weight_item *item, size_t
     const size_t group_rows_bytes = GROUP_ROWS * matrix_row_bytes(m);
     const size_t from = first * group_rows_bytes, total = m->rows * matrix_row_bytes(m);
     const size_t size = size_min(last * group_rows_bytes, total) - from;
-    gguf_drop(list->gguf, item->src + from, size);
+    gguf_drop(list->gguf, item->tensor, item->src + from, size);
     return size;
 }
 

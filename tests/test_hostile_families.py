@@ -116,6 +116,22 @@ CASES: dict[str, Case] = {
     "a fast border of zero": meta("qwen2", "rope.scaling.yarn_beta_fast", 0.0, F32, "0", **YARN),
     "a scaling that is unknown": meta("qwen2", "rope.scaling.type", "ntk", STRING, "ntk", error=UnsupportedError),
     "a scaling that is a number": meta("qwen2", "rope.scaling.type", 3, U32),
+    # ---- angles beyond what sines are exact for
+    "a rotation factor that makes angles of 1e9": tensor(
+        "llama", "rope_freqs.weight", one_among(8, 0, 1 / 64), "rope_freqs.weight[0] is 0.015625",
+        "llama.context_length 15625001", "1e+09", n_ctx=15_625_001,
+    ),
+    "a short factor that makes angles of 1e9": tensor(
+        "phi3", "rope_factors_short.weight", one_among(8, 0, 1 / 64), "rope_factors_short.weight[0] is 0.015625",
+        "phi3.context_length 67108864", **{**LISTS, "n_ctx": 2**26},
+    ),
+    "a scaling that makes angles of 1e9": meta(
+        "llama", "rope.scaling.factor", 0.01, F32, "0.01", "llama.context_length 67108864", n_ctx=2**26
+    ),
+    "yarn that makes angles of 1e9": meta(
+        "qwen2", "rope.scaling.factor", 0.01, F32, "0.01", "qwen2.context_length 67108864",
+        scaling=(*YARN["scaling"], ("yarn_ext_factor", 0.0)), n_ctx=2**26,
+    ),
     # ---- gemma3: more norms, two kinds of layers
     "no norm after attention": tensor("gemma3", "blk.6.post_attention_norm.weight", OMIT),
     "no norm after the feed-forward block": tensor("gemma3", "blk.0.post_ffw_norm.weight", OMIT),
@@ -142,6 +158,14 @@ CASES: dict[str, Case] = {
     "a negative number of experts": meta("llama", "expert_count", -4, I32, "-4", **EXPERTS),
     "2^31 experts": Case(
         "llama", UNCLEAR, ("expert",), metadata={"llama.expert_count": (2**31, U32)}, changes=EXPERTS
+    ),
+    "more experts over all layers than a list of them may hold": Case(
+        "llama", MetadataError, ("llama.expert_count is 258", "llama.block_count 170", "131580", "131072"),
+        metadata={"llama.block_count": (170, U32), "llama.expert_count": (258, U32)}, changes=EXPERTS,
+    ),
+    "as many experts as a list of them may hold, but not in the file": Case(
+        "llama", CorruptFileError, ("blk.",),
+        metadata={"llama.block_count": (170, U32), "llama.expert_count": (257, U32)}, changes=EXPERTS,
     ),
     "no experts but their tensors": Case(
         "llama", UNCLEAR, ("ffn_",), metadata={"llama.expert_count": (0, U32)}, changes=EXPERTS
@@ -190,6 +214,13 @@ def test_a_model_that_makes_no_sense_is_refused_by_name(tmp_path: Path, name: st
         assert part.lower() in message.lower()
     assert message.isprintable()
     assert len(message) < 600
+
+
+def test_angles_just_below_1e9_are_taken(tmp_path: Path) -> None:
+    factors = {"rope_freqs.weight": one_among(8, 0, 1 / 64)}
+    path = write_family(tmp_path / "m.gguf", "llama", tensors=factors, n_ctx=15_625_000)
+    with pantheon.load(path) as model:
+        assert np.isfinite(model.logits([3, 4, 5])).all()
 
 
 @pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3", "phi3", "gemma3", "smollm3"])

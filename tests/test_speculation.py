@@ -308,18 +308,30 @@ def test_guesses_are_void_once_others_have_written_to_the_state(model: pantheon.
     assert snapshot(state) == snapshot(plain)
 
 
-def test_no_guess_beyond_what_is_wanted_or_has_room(model: pantheon.Model) -> None:
+def test_no_guess_beyond_what_is_wanted(model: pantheon.Model) -> None:
     for n_left, wanted in ((0, 0), (1, 0), (2, 1), (5, 4), (9, 8), (100, 8)):
         state = model.state()
         _native.state_speculate(state._handle, 8, always=True)
         state._advance(PROMPT)
         state._advance_one(90, n_left)
         assert state._speculation()[0] == wanted
+
+
+@pytest.mark.parametrize("window", [None, 100])
+def test_no_guess_beyond_the_window(model: pantheon.Model, window: int | None) -> None:
+    """Neither of the model nor of the state; where the window is full the token is refused as it is without guesses."""
     for room, wanted in ((1, 0), (2, 1), (5, 4), (9, 8), (30, 8)):
-        state = model.state()
+        state = model.state(window)
         _native.state_speculate(state._handle, 8, always=True)
-        state._advance((PROMPT * 40)[-(model.context_length - room) :])
+        state._advance((PROMPT * 40)[-(state.window - room) :])
         state._advance_one(90, 100)
+        assert state._speculation()[0] == wanted
+        if room > 1:
+            state._advance([90] * (room - 1))
+        before = snapshot(state)
+        with pytest.raises(ContextError, match=str(state.window)):
+            state._advance_one(90, 100)
+        assert snapshot(state) == before
         assert state._speculation()[0] == wanted
 
 

@@ -783,7 +783,7 @@ static void test_gguf_detach_keeps_the_metadata_and_lets_the_file_go(void) {
     CHECK(pn_gguf_tensor(f.g, 1, &info) == PN_OK && !memcmp(info.name, "a.weight", 8));
     CHECK(gguf_tensor_data(f.g, 0) == NULL);
     CHECK(pn_gguf_read_rows(f.g, 0, 0, 1, row) == PN_ERR_ARGUMENT);
-    gguf_drop(f.g, f.memory, f.b.len);
+    gguf_drop(f.g, 0, f.memory, f.b.len);
     CHECK(gguf_detach(f.g) == PN_OK);
     close_good(&f);
 }
@@ -865,7 +865,7 @@ static void test_gguf_open_reads_a_mapped_and_a_copied_file_alike(void) {
         float row[4];
         CHECK(gguf_open(path, use_mmap, &g) == PN_OK);
         CHECK(pn_gguf_read_rows(g, 0, 1, 1, row) == PN_OK && row[0] == -5);
-        gguf_drop(g, gguf_tensor_data(g, 0), 16);
+        gguf_drop(g, 0, gguf_tensor_data(g, 0), 16);
         CHECK(pn_gguf_read_rows(g, 0, 1, 1, row) == PN_OK && row[0] == -5);
         CHECK(gguf_detach(g) == PN_OK && gguf_find_metadata(g, "f64") == 11);
         pn_gguf_free(g);

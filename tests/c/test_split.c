@@ -97,7 +97,7 @@ static void check_whole(const pn_gguf *g) {
         CHECK(pn_gguf_tensor(g, i, &info) == PN_OK && info.part == i / 2 && memcmp(info.name, name, 2) == 0);
         CHECK(pn_gguf_read_rows(g, i, 0, 1, row) == PN_OK && row[0] == (float)(10 * (i / 2) + i % 2 + 1));
         CHECK(memcmp(gguf_tensor_data(g, i), row, sizeof row) == 0);
-        gguf_drop(g, gguf_tensor_data(g, i), sizeof row);
+        gguf_drop(g, i, gguf_tensor_data(g, i), sizeof row);
         CHECK(memcmp(gguf_tensor_data(g, i), row, sizeof row) == 0);
     }
 }
@@ -124,7 +124,7 @@ static void test_detach_closes_all_parts_and_keeps_all_names(void) {
     for (uint32_t no = 0; no < N_PARTS; no++) unlink(path_of(no));
     CHECK(gguf_find_tensor(g, "c1") == 5 && pn_gguf_tensor(g, 5, &info) == PN_OK && memcmp(info.name, "c1", 2) == 0);
     CHECK(gguf_tensor_data(g, 5) == NULL && pn_gguf_read_rows(g, 5, 0, 1, row) == PN_ERR_ARGUMENT);
-    gguf_drop(g, (const uint8_t *)row, sizeof row);
+    gguf_drop(g, 5, (const uint8_t *)row, sizeof row);
     pn_gguf_free(g);
 }
 
