@@ -367,7 +367,7 @@ class Reference:
 
 
 def random_ids(n: int, seed: int, n_vocab: int = 259) -> list[int]:
-    """Ids for a tiny model: what test_forward.py and test_families.py evaluate."""
+    """Ids for a tiny model."""
     return [int(token) for token in np.random.default_rng(seed).integers(0, n_vocab, n)]
 
 

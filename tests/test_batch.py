@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference_forward import random_ids
 from tiny_gguf import write_model
 
 import pantheon
@@ -21,10 +22,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pantheon.Model]:
     path = write_model(tmp_path_factory.mktemp("batch") / "m.gguf", n_ctx=700, tied=False)
     with pantheon.load(path, threads=2, blas=False) as loaded:
         yield loaded
-
-
-def random_ids(n: int, seed: int) -> list[int]:
-    return [int(token) for token in np.random.default_rng(seed).integers(0, 512, n)]
 
 
 def alone(model: pantheon.Model, ids: list[int]) -> Any:
@@ -40,7 +37,7 @@ def test_each_state_gets_the_bits_it_has_alone(model: pantheon.Model, data: st.D
     states = [model.state() for _ in range(n)]
     held: list[list[int]] = []
     for at, state in enumerate(states):
-        history = random_ids(data.draw(st.sampled_from([0, 1, 7, 130])), 1000 + at)
+        history = random_ids(data.draw(st.sampled_from([0, 1, 7, 130])), 1000 + at, 512)
         if history:
             state.eval(history)
             keep = data.draw(st.integers(0, len(history)))
@@ -48,7 +45,7 @@ def test_each_state_gets_the_bits_it_has_alone(model: pantheon.Model, data: st.D
             history = history[:keep]
         held.append(history)
     for step in range(2):
-        takes = [random_ids(data.draw(st.integers(1, 40)), 10 * step + at) for at in range(n)]
+        takes = [random_ids(data.draw(st.integers(1, 40)), 10 * step + at, 512) for at in range(n)]
         rows = model.eval_batch(list(zip(states, takes, strict=True)))
         assert (rows.shape, rows.dtype) == ((n, model.n_vocab), np.float32)
         for at, state in enumerate(states):
@@ -63,7 +60,7 @@ def test_each_state_gets_the_bits_it_has_alone(model: pantheon.Model, data: st.D
 
 def test_more_tokens_than_an_internal_batch(model: pantheon.Model) -> None:
     lengths = [300, 1, 520, 64]
-    parts = [(model.state(), random_ids(n, n)) for n in lengths]
+    parts = [(model.state(), random_ids(n, n, 512)) for n in lengths]
     rows = model.eval_batch(parts)
     for row, (_, ids) in zip(rows, parts, strict=True):
         assert row.tobytes() == alone(model, ids).tobytes()
@@ -150,7 +147,7 @@ def test_what_progress_raises_stops_it_and_frees_the_states(model: pantheon.Mode
             model.eval_batch([(one, [1]), (two, [2])])
         for _ in range(50):  # a tiny batch may be over before the first report
             try:
-                model.eval_batch([(one, random_ids(300, 1)), (two, random_ids(300, 2))], progress=stop)
+                model.eval_batch([(one, random_ids(300, 1, 512)), (two, random_ids(300, 2, 512))], progress=stop)
             except Enough:
                 break
             one.reset()

@@ -9,32 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
+from exact_bits import ISAS, Logits, load, same
 from family_variants import MIXED, ONE_TYPE, Variant
+from reference_forward import random_ids
 from tiny_families import TYPES, write_family
-
-import pantheon
-from pantheon._core import ffi, lib
-
-Logits = npt.NDArray[np.float32]
 
 N = 330
 N_SINGLE = 135  # ids that are evaluated one by one: beyond a window of 100, of 130, and a block of keys
 CUTS = [0, 1, 24, 99, 100, 101, 127, 129, 130, 131, 229, 256, 257, 300, N]
-IDS = [int(token) for token in np.random.default_rng(0).integers(0, 301, N)]
-
-
-def load(path: str, **options: Any) -> pantheon.Model:
-    return pantheon.load(path, blas=False, **options)
-
-
-def same(got: Logits, want: Logits) -> bool:
-    """Equal bits; 0.0 and -0.0 are not the same."""
-    return got.shape == want.shape and got.tobytes() == want.tobytes()
+IDS = random_ids(N, 0, 301)
 
 
 Case = tuple[Variant, str, Logits]
@@ -122,7 +108,7 @@ def test_every_element_type(tmp_path: Path, dtype: str) -> None:
     path = write_family(tmp_path / "m.gguf", "llama", dtype=dtype, **ONE_TYPE)
     with load(path, threads=1, isa="portable") as model:
         want = model.logits(IDS[:45])
-    for isa in bytes(ffi.string(lib.pn_isa_available())).decode("ascii").split():
+    for isa in ISAS:
         with load(path, threads=2, isa=isa) as model, model.state() as state:
             assert same(model.logits(IDS[:45]), want)
             assert same(np.stack([state.eval([token]) for token in IDS[:9]]), want[:9])

@@ -12,12 +12,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hostile_cases import F32, I32, INF, NAN, STRING, U32, Case, check_refused, meta, ones, tensor, without
 from tiny_gguf import (
     CHATML,
     FULL_VOCAB,
@@ -46,41 +46,9 @@ from pantheon.errors import (
     UnsupportedError,
 )
 
-U32, F32, STRING, I32 = VType.UINT32, VType.FLOAT32, VType.STRING, VType.INT32
-NAN, INF = float("nan"), float("inf")
-
-
-@dataclass(frozen=True)
-class Case:
-    """A model with one thing wrong, and what the refusal must be and say."""
-
-    error: type[PantheonError] | tuple[type[PantheonError], ...]
-    says: tuple[str, ...]
-    metadata: dict[str, Any] = field(default_factory=dict)
-    tensors: dict[str, Any] = field(default_factory=dict)
-    shape: dict[str, Any] = field(default_factory=dict)
-
-
-def meta(key: str, value: Any, kind: VType, *says: str, error: Any = MetadataError, **shape: Any) -> Case:
-    """One metadata entry replaced; the message must hold the key."""
-    return Case(error, (key, *says), metadata={key: (value, kind)}, shape=shape)
-
-
-def without(key: str, error: Any = MetadataError) -> Case:
-    return Case(error, (key,), metadata={key: OMIT})
-
-
-def tensor(name: str, value: Any, *says: str, error: Any = CorruptFileError, **shape: Any) -> Case:
-    """One tensor replaced, added or left out; the message must hold its name."""
-    return Case(error, (name, *says), tensors={name: value}, shape=shape)
-
 
 def floats(*shape: int) -> Any:
     return np.zeros(shape, np.float32)
-
-
-def ones(*shape: int) -> Any:
-    return np.ones(shape, np.float32)
 
 
 TOKENS, TYPES, MERGES = vocabulary(FULL_VOCAB)
@@ -289,17 +257,7 @@ CASES: dict[str, Case] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_model_that_makes_no_sense_is_refused_by_name(tmp_path: Path, name: str) -> None:
-    case = CASES[name]
-    path = write_model(tmp_path / "m.gguf", metadata=case.metadata, tensors=case.tensors, **case.shape)
-    with pytest.raises(PantheonError) as caught:
-        pantheon.load(path)
-    kinds = case.error if isinstance(case.error, tuple) else (case.error,)
-    assert type(caught.value) in kinds
-    message = str(caught.value)
-    for part in case.says:
-        assert part.lower() in message.lower()
-    assert message.isprintable()
-    assert len(message) < 600
+    check_refused(write_model(tmp_path / "m.gguf", **CASES[name].arguments()), CASES[name])
 
 
 def test_a_file_with_one_key_of_another_integer_width_is_fine(tmp_path: Path) -> None:
@@ -551,9 +509,7 @@ def test_memory_stays_flat_over_200_models_and_conversations(tiny_model: str) ->
 def test_memory_stays_flat_over_200_refusals(tmp_path: Path, name: str) -> None:
     """Refused early, in the middle and late; the template is long, so that a forgotten header would show."""
     case = CASES[name]
-    path = write_model(
-        tmp_path / "m.gguf", metadata=case.metadata, tensors=case.tensors, template=CHATML + " " * 100_000
-    )
+    path = write_model(tmp_path / "m.gguf", template=CHATML + " " * 100_000, **case.arguments())
 
     def cycle() -> None:
         with pytest.raises(PantheonError):
@@ -596,7 +552,7 @@ def test_loading_takes_no_more_than_four_files_and_64_megabytes(tmp_path: Path) 
     paths = [good, good, large]  # the first one is loaded without a limit and again with one
     for number, case in enumerate(CASES.values()):
         path = tmp_path / f"{number}.gguf"
-        paths.append(write_model(path, metadata=case.metadata, tensors=case.tensors, **case.shape))
+        paths.append(write_model(path, **case.arguments()))
     done = subprocess.run(
         [sys.executable, "-c", LIMITED_LOADS, *paths], capture_output=True, text=True, timeout=120, check=False
     )

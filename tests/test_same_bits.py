@@ -17,21 +17,20 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
+from exact_bits import ISAS, Logits, load, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference_forward import random_ids
 from tiny_gguf import MULTIPLIABLE, quantized, write_model
 
 import pantheon
 from pantheon._core import ffi, lib
 
-Logits = npt.NDArray[np.float32]
-
-N = 40
+N, VOCAB = 40, 301
 KINDS = (*MULTIPLIABLE, "mixed", "minus 128")
 SHAPE: dict[str, Any] = {
-    "n_embd": 96, "n_head": 8, "n_head_kv": 2, "head_size": 20, "n_ff": 160, "n_vocab": 301, "n_ctx": 2048,
+    "n_embd": 96, "n_head": 8, "n_head_kv": 2, "head_size": 20, "n_ff": 160, "n_vocab": VOCAB, "n_ctx": 2048,
     "tied": False,
 }  # fmt: skip
 
@@ -39,10 +38,10 @@ SHAPE: dict[str, Any] = {
 # short one), and heads so large that a few query heads are more than a job, too.
 HEADS: dict[str, dict[str, Any]] = {
     "40 heads on one": {
-        "n_embd": 64, "n_head": 40, "n_head_kv": 1, "head_size": 8, "n_ff": 96, "n_vocab": 301, "n_ctx": 2048,
+        "n_embd": 64, "n_head": 40, "n_head_kv": 1, "head_size": 8, "n_ff": 96, "n_vocab": VOCAB, "n_ctx": 2048,
     },
     "heads of 1024": {
-        "n_layer": 1, "n_embd": 64, "n_head": 4, "n_head_kv": 1, "head_size": 1024, "n_ff": 96, "n_vocab": 301,
+        "n_layer": 1, "n_embd": 64, "n_head": 4, "n_head_kv": 1, "head_size": 1024, "n_ff": 96, "n_vocab": VOCAB,
         "n_ctx": 2048,
     },
 }  # fmt: skip
@@ -53,21 +52,8 @@ def mixed(name: str) -> str:
     return MULTIPLIABLE[sum(name.encode()) % len(MULTIPLIABLE)]
 
 
-def random_ids(n: int, seed: int) -> list[int]:
-    return [int(token) for token in np.random.default_rng(seed).integers(0, 301, n)]
-
-
-IDS = random_ids(N, 0)
-LONG = random_ids(1100, 1)
-
-
-def load(path: str, **options: Any) -> pantheon.Model:
-    return pantheon.load(path, blas=False, **options)
-
-
-def same(got: Logits | None, want: Logits) -> bool:
-    """Equal bits; 0.0 and -0.0 are not the same."""
-    return got is not None and got.shape == want.shape and got.tobytes() == want.tobytes()
+IDS = random_ids(N, 0, VOCAB)
+LONG = random_ids(1100, 1, VOCAB)
 
 
 @pytest.fixture(scope="module")
@@ -263,7 +249,7 @@ def test_after_reset(model: pantheon.Model, want: Logits) -> None:
 def test_rewound_to_every_length(model: pantheon.Model, want: Logits) -> None:
     with model.state() as state:
         for n in range(N):
-            state.eval(random_ids(N, 100 + n))
+            state.eval(random_ids(N, 100 + n, VOCAB))
             state.reset()
             state.eval(IDS)
             state.rewind(n)
@@ -276,7 +262,7 @@ def test_rewound_and_led_astray_before_the_right_continuation(model: pantheon.Mo
         state.eval(IDS)
         for n in (39, 30, 12, 1, 0):
             state.rewind(n)
-            state.eval(random_ids(N - n, n))
+            state.eval(random_ids(N - n, n, VOCAB))
             state.rewind(n)
             assert same(state.eval(IDS[n:]), want[-1])
 
@@ -429,7 +415,7 @@ def test_after_a_cancel_before_the_call(model: pantheon.Model, want: Logits) -> 
 
 def test_after_a_cancel_in_the_middle_of_a_prompt(model: pantheon.Model) -> None:
     """From another thread, at many moments: what the state still holds is a prefix, and goes on with equal bits."""
-    prompt = random_ids(2000, 9)
+    prompt = random_ids(2000, 9, VOCAB)
     with model.state() as fresh:
         started = time.perf_counter()
         want = fresh.eval(prompt)
@@ -460,7 +446,7 @@ def test_after_a_progress_callback_that_raised(smollm2: str) -> None:
     def stop(fraction: float) -> None:
         raise EnoughError
 
-    ids = random_ids(600, 4)
+    ids = random_ids(600, 4, VOCAB)
     with load(smollm2) as real, real.state() as state, real.state() as fresh:
         with pytest.raises(EnoughError):
             state.eval(ids, progress=stop)
@@ -551,7 +537,7 @@ def test_the_real_model_on_every_path(smollm2: str) -> None:
     with load(smollm2, isa="portable", threads=2) as portable:
         ids = portable.tokenizer.encode("The capital of France is Paris. What is the capital of Germany?").tolist()
         want = portable.logits(ids)
-    for isa in reversed(bytes(ffi.string(lib.pn_isa_available())).decode("ascii").split()):
+    for isa in reversed(ISAS):
         for threads in (1, 2, 3):
             with load(smollm2, isa=isa, threads=threads) as model, model.state() as state:
                 assert same(state.eval(ids), want[-1])
