@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -29,15 +29,19 @@ def _need(name: str) -> None:
         raise NoModelError(f"{name} needs the package huggingface_hub: pip install 'pantheon[hub]'")
 
 
-def part_names(name: str) -> list[str]:
+def _part_names(name: str) -> Iterator[str]:
     """The names of all files of a model: one, or NAME-00001-of-00003.gguf and so on, given any of them."""
     match = _PART.fullmatch(name)
-    if match is None:
-        return [name]
-    stem, number, count = match["stem"], int(match["number"]), int(match["count"])
-    if not 1 <= number <= count <= _PARTS_MAX:
-        return [name]
-    return [f"{stem}-{i:05}-of-{count:05}.gguf" for i in range(1, count + 1)]
+    if match is None or not 1 <= int(match["number"]) <= int(match["count"]) <= _PARTS_MAX:
+        yield name
+        return
+    for number in range(1, int(match["count"]) + 1):
+        yield f"{match['stem']}-{number:05}-of-{match['count']}.gguf"
+
+
+def first_part(name: str) -> str:
+    """The name of the first file of a model, given any of its files: which files of a folder are one model."""
+    return next(_part_names(name))
 
 
 def resolve(name: str) -> Path:
@@ -46,12 +50,14 @@ def resolve(name: str) -> Path:
     _need(name)
     from huggingface_hub import try_to_load_from_cache
 
-    paths = {part: try_to_load_from_cache(repo, part) for part in part_names(file)}
-    for part, path in paths.items():
+    found: dict[str, str] = {}
+    for part in _part_names(file):  # no further than to the first that is not there: a name may speak of 65,535
+        path = try_to_load_from_cache(repo, part)
         if not isinstance(path, str):
-            which = "" if len(paths) == 1 else f" ({part} is missing)"
+            which = "" if part == file and not found else f" ({part} is missing)"
             raise NoModelError(f"{name} is not here yet{which}; fetch it with: pantheon pull {name}")
-    return Path(str(paths[file]))
+        found[part] = path
+    return Path(found[file])
 
 
 def pull(name: str, report: Callable[[Literal["download"], float], object]) -> Path:
@@ -61,7 +67,7 @@ def pull(name: str, report: Callable[[Literal["download"], float], object]) -> P
     from huggingface_hub import hf_hub_download
 
     paths: dict[str, Path] = {}
-    parts = part_names(file)
+    parts = list(_part_names(file))
     for index, part in enumerate(parts):
         report("download", index / len(parts))
         try:

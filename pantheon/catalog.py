@@ -178,10 +178,9 @@ def list_models() -> list[Listed]:
         size = path.stat().st_size if here else entry.result_size
         listed.append(Listed(name=entry.name, title=entry.title, path=path, size=size, here=here))
     known = {entry.result for entry in CATALOG.values()}
-    for path in _stored_files():
-        if path.name not in known and path.is_file():
-            files = _files_of(path)
-            known.update(file.name for file in files)
+    for files in _stored_models().values():
+        path = files[0]
+        if path.name not in known:
             size = sum(file.stat().st_size for file in files)
             listed.append(Listed(name=path.name, title=path.stem, path=path, size=size, here=True))
     return listed
@@ -197,9 +196,13 @@ def _stored_files() -> list[Path]:
         raise _unreadable(error) from None
 
 
-def _files_of(path: Path) -> list[Path]:
-    """The files of a model that are here, given one of them."""
-    return [file for file in map(path.with_name, _hub.part_names(path.name)) if file.is_file()]
+def _stored_models() -> dict[str, list[Path]]:
+    """The files of each model that lies in the cache folder, by the name of its first file, which may be missing."""
+    models: dict[str, list[Path]] = {}
+    for path in _stored_files():
+        if path.is_file():
+            models.setdefault(_hub.first_part(path.name), []).append(path)
+    return models
 
 
 def remove(name: str) -> int:
@@ -208,7 +211,7 @@ def remove(name: str) -> int:
         if model.name == name or (model.here and model.path.name == name):
             if not model.here:
                 raise NoModelError(f"the model {name!r} is not in the cache folder, there is nothing to remove")
-            for path in _files_of(model.path):
+            for path in _stored_models().get(_hub.first_part(model.path.name), [model.path]):
                 try:
                     path.unlink()
                 except OSError as error:

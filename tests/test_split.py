@@ -537,3 +537,26 @@ def test_a_split_model_in_the_cache_folder_is_one_model(
     assert (logits_of(mine[1].name) == want).all()  # by its name alone
     assert catalog.remove(listed.name) == listed.size
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_that_speaks_of_65535_parts_costs_no_more_than_the_files_that_are_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PANTHEON_HOME", str(tmp_path))
+    for stem, number, size in (("a", 2, 3), ("a", 65535, 4), ("b", 1, 5)):
+        (tmp_path / f"{stem}-{number:05}-of-65535.gguf").write_bytes(b"x" * size)
+    looked: list[Path] = []
+    is_file = Path.is_file
+    monkeypatch.setattr(Path, "is_file", lambda path: looked.append(path) or is_file(path))  # type: ignore[func-returns-value]
+    listed = [model for model in catalog.list_models() if model.here]
+    assert [(model.name, model.size) for model in listed] == [
+        ("a-00002-of-65535.gguf", 7), ("b-00001-of-65535.gguf", 5),
+    ]  # fmt: skip
+    assert catalog.remove("a-00002-of-65535.gguf") == 7
+    assert [path.name for path in tmp_path.iterdir()] == ["b-00001-of-65535.gguf"]
+    assert len(looked) < 20
+    asked: list[str] = []
+    monkeypatch.setattr(hub, "try_to_load_from_cache", lambda repo, file: asked.append(file))
+    with pytest.raises(NoModelError, match=r"m-00001-of-65535\.gguf is missing"):
+        catalog.resolve("hf:owner/repo/m-65535-of-65535.gguf")
+    assert asked == ["m-00001-of-65535.gguf"]
