@@ -1,10 +1,11 @@
-/* common.h - small helpers that every room may use: checked arithmetic, array length, min and max.   (rank 0) */
+/* common.h - small helpers for every room: checked arithmetic, array length, min, max, bits of floats.     (rank 0) */
 #ifndef PN_COMMON_H
 #define PN_COMMON_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #define PN_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
 
@@ -13,6 +14,31 @@ static inline size_t size_min(size_t a, size_t b) {
 }
 static inline size_t size_max(size_t a, size_t b) {
     return a > b ? a : b;
+}
+
+/* The bits of a float, and the float of these bits. */
+static inline uint32_t f32_bits(float f) {
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    return u;
+}
+
+static inline float f32_from_bits(uint32_t u) {
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+static inline double f64_from_bits(uint64_t u) {
+    double d;
+    memcpy(&d, &u, sizeof d);
+    return d;
+}
+
+static inline uint64_t f64_bits(double d) {
+    uint64_t u;
+    memcpy(&u, &d, sizeof u);
+    return u;
 }
 
 /* All arithmetic on numbers that come from a file goes through these: false when the result does not fit. */

@@ -128,7 +128,7 @@ static uint8_t block_code(float x, int top) {
 /* The first element of this magnitude, the largest: its sign goes into the scale. */
 static float block_first_of(const float *x, float magnitude) {
     size_t at = 0;
-    while (float_bits(fabsf(x[at])) != float_bits(magnitude)) at++;
+    while (f32_bits(fabsf(x[at])) != f32_bits(magnitude)) at++;
     return x[at];
 }
 

@@ -11,16 +11,16 @@ _Static_assert(sizeof(float) == 4, "F32");
 float half_to_float(uint16_t h) {
     const uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
     const uint32_t magnitude = h & 0x7fffu;
-    if (magnitude >= 0x7c00u) return float_from_bits(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
-    if (magnitude >= 0x0400u) return float_from_bits(sign | ((magnitude << 13) + (112u << 23)));
-    if (magnitude == 0) return float_from_bits(sign);
+    if (magnitude >= 0x7c00u) return f32_from_bits(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
+    if (magnitude >= 0x0400u) return f32_from_bits(sign | ((magnitude << 13) + (112u << 23)));
+    if (magnitude == 0) return f32_from_bits(sign);
     /* Subnormal: magnitude * 2^-24. Move the leading one to bit 10, where it is implicit. */
     const uint32_t shift = (uint32_t)__builtin_clz(magnitude) - 21;
-    return float_from_bits(sign | (113u - shift) << 23 | ((magnitude << shift) & 0x3ffu) << 13);
+    return f32_from_bits(sign | (113u - shift) << 23 | ((magnitude << shift) & 0x3ffu) << 13);
 }
 
 uint16_t half_from_float(float f) {
-    const uint32_t bits = float_bits(f);
+    const uint32_t bits = f32_bits(f);
     const uint32_t sign = bits >> 16 & 0x8000u;
     const uint32_t magnitude = bits & 0x7fffffffu;
     uint32_t half;
@@ -41,11 +41,11 @@ uint16_t half_from_float(float f) {
 }
 
 float bf16_to_float(uint16_t h) {
-    return float_from_bits((uint32_t)h << 16);
+    return f32_from_bits((uint32_t)h << 16);
 }
 
 uint16_t bf16_from_float(float f) {
-    const uint32_t bits = float_bits(f);
+    const uint32_t bits = f32_bits(f);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(bits >> 16 | 0x40u);
     return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
 }

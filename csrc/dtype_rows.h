@@ -6,8 +6,6 @@
 
 #include "common.h"
 
-#include <string.h>
-
 #define PN_DTYPE_READS(name)  void name##_dequantize(const uint8_t *src, float *dst, size_t n)
 #define PN_DTYPE_WRITES(name) void name##_quantize(const float *src, uint8_t *dst, size_t n)
 
@@ -44,36 +42,24 @@ PN_DTYPE_WRITES(dtype_q6_k);
 #define K_AFFINE_LIMIT (63 * HALF_LIMIT)       /* Q4_K, Q5_K: the largest minimum */
 #define Q6_K_LIMIT     (128 * 32 * HALF_LIMIT) /* integers of scale and code      */
 
-static inline uint32_t float_bits(float f) {
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    return bits;
-}
-
-static inline float float_from_bits(uint32_t bits) {
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
 static inline bool float_is_finite(float f) {
-    return (float_bits(f) & 0x7f800000u) != 0x7f800000u;
+    return (f32_bits(f) & 0x7f800000u) != 0x7f800000u;
 }
 
 /* Which NaN an operation returns differs between CPUs, and between operand orders that a compiler may swap. */
 static inline void floats_one_nan(float *x, size_t n) {
     for (size_t i = 0; i < n; i++)
-        if ((float_bits(x[i]) & 0x7fffffffu) > 0x7f800000u) x[i] = float_from_bits(0x7fc00000u);
+        if ((f32_bits(x[i]) & 0x7fffffffu) > 0x7f800000u) x[i] = f32_from_bits(0x7fc00000u);
 }
 
 /* Largest magnitude. As integers magnitudes order like the floats, and NaN is above infinity. */
 static inline float floats_max_magnitude(const float *x, size_t n) {
     int32_t max = 0;
     for (size_t i = 0; i < n; i++) {
-        const int32_t magnitude = (int32_t)(float_bits(x[i]) & 0x7fffffffu);
+        const int32_t magnitude = (int32_t)(f32_bits(x[i]) & 0x7fffffffu);
         max = magnitude > max ? magnitude : max;
     }
-    return float_from_bits((uint32_t)max);
+    return f32_from_bits((uint32_t)max);
 }
 
 #endif

@@ -6,8 +6,7 @@
 #ifndef PN_MATHF_H
 #define PN_MATHF_H
 
-#include <stdint.h>
-#include <string.h>
+#include "common.h"
 
 /* Range that keeps 2^n a normal number: exp(-87.3) = 1.2e-38, exp(88) = 1.7e38. Arguments are clamped to it. */
 #define EXP_LO    (-87.3f)
@@ -24,30 +23,6 @@
 #define EXP_P3     4.1665795894e-2f
 #define EXP_P4     1.6666665459e-1f
 #define EXP_P5     5.0000001201e-1f
-
-static inline uint32_t f32_bits(float f) {
-    uint32_t u;
-    memcpy(&u, &f, sizeof u);
-    return u;
-}
-
-static inline float f32_from_bits(uint32_t u) {
-    float f;
-    memcpy(&f, &u, sizeof f);
-    return f;
-}
-
-static inline double f64_from_bits(uint64_t u) {
-    double d;
-    memcpy(&d, &u, sizeof d);
-    return d;
-}
-
-static inline uint64_t f64_bits(double d) {
-    uint64_t u;
-    memcpy(&u, &d, sizeof u);
-    return u;
-}
 
 /* a * b + c rounded once, as the instruction of that name does. Where there is none: the product of two floats is exact
  * in double; their sum is rounded to odd there, so that the rounding to float cannot go wrong twice (Boldo and

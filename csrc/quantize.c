@@ -150,17 +150,13 @@ typedef struct piece {
 static float quantize_survey(const float *x, size_t n, bool *all_finite) {
     uint32_t max = 0, special = 0;
     for (size_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, &x[i], sizeof bits);
-        bits &= 0x7fffffffu;
+        const uint32_t bits = f32_bits(x[i]) & 0x7fffffffu;
         const bool finite = bits < 0x7f800000u;
         special |= !finite;
         max = finite && bits > max ? bits : max;
     }
-    float magnitude;
-    memcpy(&magnitude, &max, sizeof magnitude);
     *all_finite = !special;
-    return magnitude;
+    return f32_from_bits(max);
 }
 
 static void quantize_piece(void *context, size_t index) {

@@ -6,6 +6,7 @@
 #include "pantheon.h"
 
 #include "check.h"
+#include "random.h"
 
 #include <math.h>
 
@@ -40,11 +41,7 @@ static void sets_get(void) {
 
 /* Whole 1024ths in (-2, 2), evenly spread: 11 bits. */
 static float random_number(void) {
-    static uint64_t state = 0x9e3779b97f4a7c15u; /* xorshift64* (Vigna) */
-    state ^= state >> 12;
-    state ^= state << 25;
-    state ^= state >> 27;
-    return (float)((int)((state * 0x2545f4914f6cdd1du) >> 32 & 4095) - 2048) / 1024.0f;
+    return (float)((int)(random_u32() & 4095) - 2048) / 1024.0f;
 }
 
 /* n floats that nothing lies behind: AddressSanitizer sees one more. */

@@ -8,18 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static uint32_t bits_of(float f) {
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    return bits;
-}
-
-static float from_bits(uint32_t bits) {
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
 static uint32_t next_random(uint32_t *state) {
     *state ^= *state << 13;
     *state ^= *state >> 17;
@@ -41,7 +29,7 @@ static void test_half_to_float_gives_the_defined_value_of_every_half(void) {
             CHECK((double)got == half_value((uint16_t)h));
             CHECK((bool)signbit(got) == (h >> 15 != 0));
         } else if (h & 0x3ff)
-            CHECK(bits_of(got) == ((h & 0x8000) << 16 | 0x7f800000 | (h & 0x3ff) << 13));
+            CHECK(f32_bits(got) == ((h & 0x8000) << 16 | 0x7f800000 | (h & 0x3ff) << 13));
         else
             CHECK(got == (h & 0x8000 ? -INFINITY : INFINITY));
     }
@@ -71,22 +59,22 @@ static void test_half_from_float_overflows_to_infinity_and_keeps_nan(void) {
     CHECK(half_from_float(65520) == 0x7c00);
     CHECK(half_from_float(-1e30f) == 0xfc00);
     CHECK(half_from_float(-INFINITY) == 0xfc00);
-    CHECK(half_from_float(from_bits(0x7f800001)) == 0x7e00); /* signalling: becomes quiet, not infinity */
-    CHECK(half_from_float(from_bits(0xffc02000)) == 0xfe01);
+    CHECK(half_from_float(f32_from_bits(0x7f800001)) == 0x7e00); /* signalling: becomes quiet, not infinity */
+    CHECK(half_from_float(f32_from_bits(0xffc02000)) == 0xfe01);
     CHECK(half_from_float(1e-40f) == 0 && half_from_float(-0.0f) == 0x8000);
 }
 
 static void test_bf16_rounds_to_nearest_even_and_keeps_nan(void) {
     for (uint32_t h = 0; h <= 0xffff; h++) {
         const bool is_nan = (h & 0x7fff) > 0x7f80;
-        CHECK(bits_of(bf16_to_float((uint16_t)h)) == h << 16);
-        CHECK(bf16_from_float(from_bits(h << 16)) == (is_nan ? h | 0x40 : h));
+        CHECK(f32_bits(bf16_to_float((uint16_t)h)) == h << 16);
+        CHECK(bf16_from_float(f32_from_bits(h << 16)) == (is_nan ? h | 0x40 : h));
     }
-    CHECK(bf16_from_float(from_bits(0x3f808000)) == 0x3f80); /* middle, even below */
-    CHECK(bf16_from_float(from_bits(0x3f818000)) == 0x3f82); /* middle, even above */
-    CHECK(bf16_from_float(from_bits(0x3f808001)) == 0x3f81);
-    CHECK(bf16_from_float(from_bits(0x7f7fffff)) == 0x7f80);
-    CHECK(bf16_from_float(from_bits(0x7f800001)) == 0x7fc0);
+    CHECK(bf16_from_float(f32_from_bits(0x3f808000)) == 0x3f80); /* middle, even below */
+    CHECK(bf16_from_float(f32_from_bits(0x3f818000)) == 0x3f82); /* middle, even above */
+    CHECK(bf16_from_float(f32_from_bits(0x3f808001)) == 0x3f81);
+    CHECK(bf16_from_float(f32_from_bits(0x7f7fffff)) == 0x7f80);
+    CHECK(bf16_from_float(f32_from_bits(0x7f800001)) == 0x7fc0);
 }
 
 /* ---- blocks by hand ------------------------------------------------------------------------------------------ */
@@ -284,7 +272,7 @@ static void test_every_block_type_turns_a_scale_of_nan_or_infinity_into_one_kind
             if (HALVES[t].other) memset(block + HALVES[t].other - 1, 0, 2);
             memcpy(block + HALVES[t].at, &scales[s], 2);
             type->dequantize(block, x, type->block_len);
-            for (size_t i = 0; i < type->block_len; i++) CHECK(isinf(x[i]) || bits_of(x[i]) == 0x7fc00000);
+            for (size_t i = 0; i < type->block_len; i++) CHECK(isinf(x[i]) || f32_bits(x[i]) == 0x7fc00000);
             if ((scales[s] & 0x3ff) == 0) continue;
             for (size_t i = 0; i < type->block_len; i++) CHECK(isnan(x[i]));
         }
@@ -350,13 +338,13 @@ static void test_no_bytes_of_a_block_and_no_numbers_do_harm(void) {
             for (size_t i = 0; i < type->block_bytes; i++) block[i] = (uint8_t)(next_random(&state) >> 11);
             type->dequantize(block, x, type->block_len);
             for (size_t i = 0; i < type->block_len && type->block_len > 1; i++)
-                CHECK(!isnan(x[i]) || bits_of(x[i]) == 0x7fc00000);
+                CHECK(!isnan(x[i]) || f32_bits(x[i]) == 0x7fc00000);
         }
         for (int round = 0; round < 400 && type->quantize; round++) {
             const uint32_t exponents = round % 2 ? 0xff : 0x0f; /* all sizes, or numbers of one kind */
             for (size_t i = 0; i < type->block_len; i++) {
                 const uint32_t bits = next_random(&state), exponent = (bits >> 23 & exponents) + (round % 2 ? 0 : 110);
-                x[i] = from_bits((bits & 0x807fffff) | exponent << 23);
+                x[i] = f32_from_bits((bits & 0x807fffff) | exponent << 23);
                 if (!(fabsf(x[i]) < type->limit)) x[i] = 1;
             }
             type->quantize(x, block, type->block_len);

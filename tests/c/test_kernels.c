@@ -8,6 +8,7 @@
 #include "check.h"
 #include "dtype.h"
 #include "mathf.h"
+#include "random.h"
 
 #include <float.h>
 #include <math.h>
@@ -47,15 +48,6 @@ static void guarded_free_all(void) {
 }
 
 /* ---- random inputs ------------------------------------------------------------------------------------------ */
-
-static uint64_t random_state = 0x9e3779b97f4a7c15u;
-
-static uint32_t random_u32(void) { /* xorshift64* (Vigna) */
-    random_state ^= random_state >> 12;
-    random_state ^= random_state << 25;
-    random_state ^= random_state >> 27;
-    return (uint32_t)((random_state * 0x2545f4914f6cdd1du) >> 32);
-}
 
 /* About normal, deviation 1. */
 static float random_normal(void) {

@@ -6,6 +6,7 @@
 
 #include "check.h"
 #include "mathf.h"
+#include "random.h"
 
 #include <float.h>
 #include <math.h>
@@ -21,15 +22,6 @@ static void types_get(void) {
     for (size_t i = 0; i < n && n_types < PN_ARRAY_LEN(TYPES); i++)
         if (matrix_supports(known[i].id)) TYPES[n_types++] = known[i].id;
     CHECK(n_types >= 15);
-}
-
-static uint64_t random_state = 0x9e3779b97f4a7c15u;
-
-static uint32_t random_u32(void) { /* xorshift64* (Vigna) */
-    random_state ^= random_state >> 12;
-    random_state ^= random_state << 25;
-    random_state ^= random_state >> 27;
-    return (uint32_t)((random_state * 0x2545f4914f6cdd1du) >> 32);
 }
 
 static void *allocate(size_t bytes) {
