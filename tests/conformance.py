@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 import tarfile
@@ -341,12 +342,16 @@ def render_ours(source: str, conversation: data.Conversation) -> Outcome:
 
 
 def agree(plain: Outcome, ours: Outcome) -> bool:
-    """The same text, or a refusal in the same words; an error of the template's own may name our types in it."""
+    """The same text, or a refusal in the same words, or in those that stand for them in data.OUR_WORDS; an error of the
+    template's own may name our types in it."""
     if plain.kind == "text" or ours.kind == "text":
         return plain == ours
     if plain.kind == "refused":
         return plain.text in ours.text
     kind, _, sentence = plain.text.partition(": ")
+    matches = ((re.search(pattern, sentence), words) for pattern, words in data.OUR_WORDS.items())
+    if any(match is not None and match.expand(words) in ours.text for match, words in matches):
+        return True
     return kind in ours.text or sentence[:200] in ours.text
 
 

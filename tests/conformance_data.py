@@ -129,6 +129,12 @@ CONVERSATIONS: Mapping[str, Conversation] = {
     "an unknown role": Conversation([{"role": "narrator", "content": "It was night."}]),
 }
 
+OUR_WORDS: Mapping[str, str] = {
+    r"access to attribute '(\w+)' of '(\w+)' object is unsafe": r"uses \2.\1, which is not supported here",
+    r"No filter named '(\w+)' found": r"uses the filter '\1', which Jinja does not have",
+}
+"""What plain Jinja2 says of a failure that we put into words of our own: a pattern, and what our sentence must hold."""
+
 LENIENT: Mapping[str, Sequence[str]] = {
     "llama-cpp-deepseek-r1": (
         "tools", "tools with a system", "a call and its result", "a call whose arguments are text",
