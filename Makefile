@@ -27,7 +27,7 @@ WARNINGS   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wvla -Wconversion \
 
 .DEFAULT_GOAL := help
 .PHONY: help chat test build wheel lint asan emulated conformance bench bench-kernels clean distclean without-blas c-tests
-.PHONY: asan-c asan-python FORCE
+.PHONY: asan-c asan-python recorded check-recorded FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | while IFS='	' read -r name text; do \
@@ -73,6 +73,15 @@ emulated: .venv/.test ## the same bits on AArch64: C tests and whole models, cro
 
 conformance: build .venv/.test ## other people's vocabularies and chat templates, fetched once: ids and prompts as theirs
 	@exec $(BIN)/python tests/conformance.py $(ARGS)
+
+recorded: build ## make what the page shows before a model is there anew, with the real engine
+	@$(BIN)/pantheon pull smollm2 </dev/null >&2
+	@mkdir -p build && $(BIN)/pantheon record smollm2 >build/recorded.json
+	@mv build/recorded.json pantheon/web/static/recorded.json
+
+check-recorded: build ## hold all recorded conversations again: the file must be what the engine says, bit for bit
+	@$(BIN)/pantheon pull smollm2 </dev/null >&2
+	@exec $(BIN)/pantheon record smollm2 --check pantheon/web/static/recorded.json
 
 bench: build .venv/.test ## measure speed beside another engine (benchmarks/); ARGS is passed on
 	@exec $(BIN)/python benchmarks/compare.py $(ARGS)

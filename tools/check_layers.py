@@ -83,6 +83,7 @@ PYTHON_RANKS: list[tuple[int, str, str]] = [
     (3, "engine", "Model, State, Tokenizer"),
     (4, "chat", "messages to ids, and a conversation"),
     (5, "repl bench web server", "the faces"),
+    (5, "record", "what the page shows before a model is there"),
     (6, "cli", "flags to values, values to the library"),
     (7, "__main__ __init__", "the public names"),
 ]

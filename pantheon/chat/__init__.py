@@ -10,6 +10,7 @@
     pieces     a prompt taken apart                    loss      why tokens were read again
     view       a reading drawn                         program   a reading as a program of its own
     saving     conversations to files and back         saved     the form of such a file, and what of it is believed
+    wire       a reading for the page                  presets   what the page starts with
 
 Rank 4: imports errors and the engine.
 """

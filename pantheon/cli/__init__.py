@@ -5,7 +5,7 @@ Rank 6: imports everything below; click always, rich where something is drawn. N
     root     the program and its commands       options    options that several commands share
     talk     chat, complete                     models     pull, models, rm, info, quantize
     texts    tokenize, read                     speed      bench
-    streams  what is read and drawn
+    page     record                             streams  what is read and drawn
 
 Exit codes: 0 done, 1 failed (one line on stderr says why), 2 wrong usage, 130 interrupted, 143 terminated.
 """

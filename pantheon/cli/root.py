@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from pantheon import _native
-from pantheon.cli import models, speed, talk, texts
+from pantheon.cli import models, page, speed, talk, texts
 from pantheon.cli.options import CHAT_OPTIONS, ENGINE_OPTIONS, MAX_TOKENS, SAMPLING_OPTIONS, SPECULATE, with_options
 
 
@@ -52,6 +52,7 @@ _COMMANDS = (
     *(models.pull, models.models, models.rm, models.info, models.quantize),
     *(texts.tokenize, texts.read),
     speed.bench,
+    page.record,
 )
 for _command in _COMMANDS:
     root.add_command(_command)
