@@ -4,6 +4,7 @@
  * be shown as it is.
  */
 import { eventsOf } from "./events.js";
+import { unfold } from "./unfold.js";
 
 /** What the server refused, or that it could not be reached (type "unreachable"). */
 export class Refusal extends Error {
@@ -100,5 +101,5 @@ export const release = (id) =>
 export async function getRecorded() {
   const response = await fetch("/static/recorded.json", { credentials: "same-origin" });
   if (!response.ok) throw new Refusal("not_found", "This installation has no recorded results.", response.status);
-  return response.json();
+  return unfold(await response.json());
 }

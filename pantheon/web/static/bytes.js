@@ -23,6 +23,15 @@ export function textOf(hex) {
   return loose.decode(fromHex(hex));
 }
 
+/** The bytes as a text, or, if they are none, as bytes: "\\xf0\\x9f". @param {string} hex */
+export function textOrBytes(hex) {
+  try {
+    return whole.decode(fromHex(hex));
+  } catch {
+    return hex.replace(/../g, "\\x$&");
+  }
+}
+
 /** "48 65 6c": as people write bytes. @param {string} hex */
 export function spaced(hex) {
   return hex.replace(/../g, "$& ").trim();

@@ -4,7 +4,7 @@
  * the token that it belongs to, stays while the pointer is on it, and Escape takes it away.
  */
 import { $, h } from "./dom.js";
-import { spaced, textOf } from "./bytes.js";
+import { spaced, textOrBytes } from "./bytes.js";
 import { described } from "./visible.js";
 
 const GAP = 8;
@@ -89,9 +89,9 @@ function hideCardNow() {
 
 /** The head of a card: the token's text. @param {string} hex @param {boolean} control @param {string} [whole] of a part of a character */
 export function cardHead(hex, control, whole) {
-  const text = textOf(hex);
+  const text = textOrBytes(hex);
   if (control) return h("div", { class: "card-text" }, h("b", { class: "chip" }, described(text)));
-  const shown = whole === undefined ? `“${described(text)}”` : `part of “${described(whole)}”`;
+  const shown = whole === undefined ? `“${described(text)}”` : `${described(text)}, part of “${described(whole)}”`;
   return h("div", { class: "card-text", dir: "auto" }, shown);
 }
 
@@ -127,7 +127,7 @@ export function choices(token, stops) {
 
 /** @param {import("./types.js").Choice|import("./types.js").ReplyToken} choice @param {boolean} taken @param {boolean} stop */
 function row(choice, taken, stop) {
-  const text = described(textOf(choice.hex));
+  const text = described(textOrBytes(choice.hex));
   const bar = h("span", { class: "share", ariaHidden: "true" });
   bar.style.setProperty("--share", String(Math.exp(choice.logprob ?? -99)));
   return h("li", { class: taken ? "taken" : null },

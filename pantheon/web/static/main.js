@@ -3,7 +3,7 @@
  * Where the page begins: each part starts, then the server is asked what is here. Without a model the recorded results
  * are shown, with one the chat is.
  */
-import { $ } from "./dom.js";
+import { $, number } from "./dom.js";
 import { app, emit, on } from "./store.js";
 import * as api from "./api.js";
 import { startChallenges } from "./challenges.js";
@@ -15,7 +15,6 @@ import { startReading } from "./reading.js";
 import { startRecorded } from "./recorded.js";
 import { lost, recallSettings, startSession } from "./session.js";
 import { contextLength, startSettings } from "./settings.js";
-import { number } from "./dom.js";
 
 async function start() {
   recallSettings();
@@ -40,9 +39,8 @@ async function start() {
   if (app.status && app.status.model) app.mode = "live";
   emit("status");
   emit("mode");
-  const recorded = startRecorded();
-  await startSession();
-  await Promise.all([recorded, startModels()]);
+  await startRecorded(); // the texts of the system prompts come with it
+  await Promise.all([startModels(), startSession()]);
   emit("mode");
   document.documentElement.dataset.ready = "yes";
 }

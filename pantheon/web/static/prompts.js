@@ -1,31 +1,29 @@
 // @ts-check
 /**
- * The system prompts that can be chosen. The recorded results bring the very texts that they were made with; live, the
- * date is today's.
+ * The system prompts that can be chosen. Their texts come with the recorded results, which were made with them; live,
+ * the date in them is today's.
  */
 import { app } from "./store.js";
 
-const PIRATE = "You are a pirate. Your name is Captain Redbeard. Always talk like a pirate.";
+/** Without recorded results, which bring the real ones. */
+const PLAIN = /** @type {Record<string, string>} */ ({
+  pirate: "You are a pirate named Captain Mary.",
+  date: "You are a helpful AI assistant. Today's date is {date}. The year is {year}.",
+});
 
-/** The date as a sentence says it. @param {Date} day */
-export function dateText(day) {
-  const words = day.toLocaleDateString("en-GB", { weekday: "long", day: "numeric", month: "long", year: "numeric" });
-  return `Today is ${words.replace(",", "")}.`;
+/** "1 July 2026" @param {Date} day */
+function inWords(day) {
+  return day.toLocaleDateString("en-GB", { day: "numeric", month: "long", year: "numeric" });
 }
 
 /** The system text of a choice; null: the template's own. @param {string} choice @returns {string|null} */
 export function sampleText(choice) {
   if (choice === "none") return null;
   if (choice === "own") return app.ownText;
-  const recorded = recordedText(choice);
-  if (choice === "pirate") return recorded || PIRATE;
-  if (app.mode === "recorded" && recorded) return recorded;
-  return dateText(new Date());
-}
-
-/** @param {string} choice @returns {string|null} */
-function recordedText(choice) {
   const systems = (app.recorded && app.recorded.systems) || [];
   const found = systems.find((/** @type {any} */ system) => system.key === choice);
-  return found ? found.text : null;
+  if (found && app.mode === "recorded") return found.text;
+  const text = (found && found.live) || PLAIN[choice];
+  const today = new Date();
+  return text.replaceAll("{date}", inWords(today)).replaceAll("{year}", String(today.getFullYear()));
 }

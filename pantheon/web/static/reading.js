@@ -85,7 +85,7 @@ function drawFacts(turn, reading) {
     fact("Read", counted(reading.prompt_tokens, "token")),
     fact("Reused", number(reading.reused_tokens)),
     fact("Read anew", number(reading.evaluated_tokens)),
-    fact("First token", first == null ? (app.mode === "recorded" ? "recorded" : "…") : `${first.toFixed(2)} s`));
+    app.mode === "live" && fact("First token", first == null ? (app.busy ? "…" : "not known") : `${first.toFixed(2)} s`));
 }
 
 /** @param {string} name @param {string} value */

@@ -67,7 +67,7 @@ function turnOf(kept, at) {
     ({ id: one, hex: hex[n], logprob: logprob ? logprob[n] : null, top: topOf(tops[n]) }));
   return {
     at: 2 * at, user: app.recorded.messages[at], reading: kept.reading, tokens, written: tokens.length, python: kept.python,
-    reply: { text: kept.reply.text, finish_reason: kept.reply.finish_reason, limit: app.recorded.limit },
+    reply: { text: kept.reply.text, finish_reason: kept.reply.finish_reason, limit: kept.reply.limit || app.recorded.limit },
   };
 }
 

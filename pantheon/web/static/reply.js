@@ -19,6 +19,8 @@ export class ReplyView {
     this.reader = new TokenReader();
     this.text = base;
     this.count = 0;
+    /** @type {{text: string}[]} */
+    this.group = [];
   }
 
   /** One more token. @param {import("./types.js").ReplyToken} token */
@@ -29,7 +31,13 @@ export class ReplyView {
     const element = h("span", { class: names.filter(Boolean).join(" "), dataR: this.count }, text);
     this.count++;
     this.text += text;
-    known.set(element, { token, text, stops: this.stops, place: `${this.count}` });
+    const facts = { token, text, stops: this.stops, place: `${this.count}` };
+    known.set(element, facts);
+    this.group = part ? [...this.group, facts] : [];
+    if (part && text) {
+      for (const one of this.group) one.text = text; // now it is known what the tokens before were parts of
+      this.group = [];
+    }
     this.element.append(element);
   }
 
@@ -60,7 +68,7 @@ export function replyCard(element) {
   const { token, text, stops, place } = found;
   const out = document.createDocumentFragment();
   const part = element.classList.contains("part");
-  out.append(cardHead(token.hex, stops.has(token.id), part ? text || "a character" : undefined),
+  out.append(cardHead(token.hex, stops.has(token.id), part ? text || "…" : undefined),
     cardLines([["Probability", percent(token.logprob)], ["Id", String(token.id)], ["Bytes", bytesLine(token.hex)], ["Place in the reply", place]]));
   if (token.top.length) out.append(h("p", { class: "card-title" }, "The likeliest tokens here"), choices(token, stops));
   return out;

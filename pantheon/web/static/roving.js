@@ -18,7 +18,9 @@ export function makeRoving(root, selector, describe) {
 
   root.addEventListener("pointerover", (event) => {
     const token = tokenAt(event.target);
-    if (token && event.pointerType !== "touch") showCard(token, describe(token));
+    // the page moving under a pointer that rests is no wish to know
+    const moved = event.movementX !== 0 || event.movementY !== 0;
+    if (token && moved && event.pointerType !== "touch") showCard(token, describe(token));
   });
   root.addEventListener("pointerout", (event) => {
     if (tokenAt(event.target) && event.pointerType !== "touch") hideCard(event.relatedTarget);

@@ -3,7 +3,7 @@
  * System prompt, window and sampling: reads them from the controls into the store, and the other way about.
  */
 import { $, h, number, show } from "./dom.js";
-import { app, emit, on } from "./store.js";
+import { app, emit, on, shownTurn } from "./store.js";
 import { sampleText } from "./prompts.js";
 
 const FIELDS = /** @type {[string, string, string, number, number, number|string][]} */ ([
@@ -30,6 +30,7 @@ export function startSettings() {
   on("status", drawWindows);
   on("recorded", drawWindows);
   on("chat", drawText);
+  on("turns", drawText);
   on("mode", draw);
   $("own-text").value = app.ownText;
   drawWindows();
@@ -37,7 +38,7 @@ export function startSettings() {
 }
 
 /** @param {string} name @returns {HTMLInputElement[]} */
-const radios = (name) => [...document.querySelectorAll(`input[name="${name}"]`)];
+const radios = (name) => /** @type {HTMLInputElement[]} */ ([...document.querySelectorAll(`input[name="${name}"]`)]);
 
 /** @param {string} choice */
 export function chooseSystem(choice) {
@@ -73,7 +74,8 @@ function draw() {
 /** What the choice comes to, in words. */
 function drawText() {
   const text = sampleText(app.system);
-  const inserted = app.chat ? app.chat.default_system : null;
+  const turn = shownTurn();
+  const inserted = app.chat && app.mode === "live" ? app.chat.default_system : turn && turn.reading && turn.reading.inserted_system;
   const line = $("system-text");
   show(line, app.system !== "own");
   line.replaceChildren(...(text !== null ? ["The system prompt is ", h("q", { dir: "auto" }, text)]
