@@ -1,6 +1,6 @@
 """The page "A chat, as the model reads it": plain files, and where they are.
 
-Rank 0: imports nothing of the package. It serves nothing: pantheon.server does, under a strict content security policy.
+Rank 5: imports nothing of the package. It serves nothing: pantheon.server does, under a strict content security policy.
 
 The one thing to know first: there is no build step. `static/` is what a browser loads: index.html, style sheets, and ES
 modules named for what they are about; main.js is where they begin.

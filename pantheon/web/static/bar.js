@@ -50,11 +50,15 @@ export function drawBar(root, reading, written) {
   if (root.dataset.kinds !== names) build(root, shares, names);
   const bar = /** @type {HTMLElement} */ (root.querySelector(".bar"));
   const numbers = root.querySelectorAll(".legend b");
+  const reply = shares.find((share) => share.kind === "written") || { tokens: 0 };
   shares.forEach((share, at) => {
-    const part = /** @type {HTMLElement} */ (bar.children[at]);
-    part.style.setProperty("flex-grow", String(share.tokens));
-    part.classList.toggle("none", share.tokens === 0);
     numbers[at].textContent = number(share.tokens);
+    const part = /** @type {HTMLElement} */ (bar.querySelector(`.b-${share.kind}`));
+    if (share.kind === "written") return; // it fills what is kept free for it, so that nothing moves
+    const tokens = share.kind === "reserve" ? reading.reserve : share.tokens;
+    part.style.setProperty("flex-grow", String(tokens));
+    part.classList.toggle("none", tokens === 0);
+    if (share.kind === "reserve") part.style.setProperty("--written", String(reply.tokens / Math.max(1, reading.reserve)));
   });
   bar.setAttribute("aria-label", `Window of ${number(reading.window)} tokens: `
     + shares.filter((share) => share.tokens).map((share) => `${share.label} ${share.tokens}`).join(", "));
@@ -67,7 +71,8 @@ function build(root, shares, names) {
   root.dataset.kinds = names;
   root.replaceChildren(
     h("p", { class: "bar-head" }, h("span", null, "The window"), h("span", null, h("b", null, ""), " tokens in use")),
-    h("div", { class: "bar", role: "img" }, ...shares.map((share) => h("span", { class: `b-${share.kind}` }))),
+    h("div", { class: "bar", role: "img" }, ...shares.filter((share) => share.kind !== "written").map((share) =>
+      h("span", { class: `b-${share.kind}` }, share.kind === "reserve" && h("span", { class: "b-written" })))),
     h("ul", { class: "legend", ariaLabel: "The window in numbers" }, ...shares.map((share) =>
       h("li", { dataShare: share.kind }, h("i", { class: `swatch b-${share.kind}`, ariaHidden: "true" }), `${share.label} `, h("b", null, "")))),
   );

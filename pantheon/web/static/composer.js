@@ -71,11 +71,12 @@ function fit() {
 function draw() {
   const live = app.mode === "live";
   show($("composer"), live);
+  $("skip").href = live ? "#message" : "#log";
   show($("new-chat"), live);
   $("new-chat").disabled = app.busy || !app.chat || !app.chat.messages.some((message) => message.role !== "system");
   show($("stop"), app.busy);
   show($("send"), !app.busy);
   const { chat } = app;
-  $("next-count").textContent = chat && chat.count && !app.busy
-    ? `${number(chat.count)} tokens before your next message; ${number(chat.reply_limit)} kept free for the reply.` : "";
+  const count = chat && chat.count ? number(chat.count) : "";
+  if (!app.busy) $("next-count").textContent = count ? `${count} tokens so far` : ""; // while busy it stays: nothing moves
 }

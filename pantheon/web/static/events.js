@@ -4,6 +4,9 @@
  * of what they mean.
  */
 
+/** The other side went away in the middle. */
+export class Broken extends Error {}
+
 /**
  * The events of a response, in order: [name, parsed data]. Comments are skipped.
  * @param {Response} response
@@ -16,7 +19,7 @@ export async function* eventsOf(response) {
   let rest = "";
   try {
     for (;;) {
-      const { value, done } = await reader.read();
+      const { value, done } = await reader.read().catch(broken);
       rest += decoder.decode(value, { stream: !done }).replaceAll("\r\n", "\n");
       const blocks = rest.split("\n\n");
       rest = blocks.pop() || "";
@@ -29,6 +32,11 @@ export async function* eventsOf(response) {
   } finally {
     reader.cancel().catch(() => {});
   }
+}
+
+/** @param {any} error @returns {never} */
+function broken(error) {
+  throw error.name === "AbortError" ? error : new Broken("The connection ended in the middle.");
 }
 
 /**

@@ -9,6 +9,7 @@ import { look } from "./reading.js";
 import { makeRoving } from "./roving.js";
 import { endOf, lookAtTokens, replyCard, ReplyView } from "./reply.js";
 import { startTurn } from "./talk.js";
+import { offer } from "./composer.js";
 import { takeBack } from "./session.js";
 
 /** The reply that is being written. @type {{view: ReplyView, foot: HTMLElement, item: HTMLElement}|null} */
@@ -19,6 +20,7 @@ let editing = -1;
 export function startMessages() {
   makeRoving($("messages"), ".r", replyCard);
   on("chat", () => draw(false));
+  on("recorded", () => draw(false));
   on("mode", () => draw(true));
   on("turns", mark);
   on("begin", begin);
@@ -48,7 +50,14 @@ function empty() {
   const words = app.mode === "live"
     ? ["Say something. ", "What the model reads for its answer appears beside the chat, token by token."]
     : ["No recorded conversation for these settings."];
-  return h("li", { class: "empty" }, ...words);
+  return h("li", { class: "empty" }, h("p", null, ...words), app.mode === "live" && ideas());
+}
+
+/** Something to begin with: the messages that were recorded. */
+function ideas() {
+  const messages = (app.recorded && app.recorded.messages) || [];
+  return h("div", { class: "ideas" }, ...messages.map((/** @type {string} */ text) =>
+    h("button", { type: "button", class: "idea", onclick: () => offer(text) }, text)));
 }
 
 /** The turn that a message at an index belongs to. @param {number} index */
@@ -109,10 +118,10 @@ function assistantItem(view, turn, index, message) {
 /** @param {import("./types.js").Turn|null} turn @param {import("./types.js").Message} message */
 function footOf(turn, message) {
   const reply = turn && turn.reply;
-  if (!reply) return message.cut ? "Not finished" : "";
+  if (!turn || !reply) return message.cut ? "Not finished" : "";
   const parts = [endOf(reply)];
-  if (reply.usage) parts.push(counted(reply.usage.generated_tokens, "token"));
-  else if (turn && turn.tokens.length) parts.push(counted(turn.tokens.length, "token"));
+  const count = reply.usage ? reply.usage.generated_tokens : turn.tokens.length;
+  if (reply.finish_reason !== "length") parts.push(counted(count, "token")); // else the limit is said already
   const { timings } = reply;
   if (timings && timings.first_token_s != null) parts.push(`first after ${timings.first_token_s.toFixed(2)} s`);
   if (timings && reply.usage && timings.decode_s > 0 && reply.usage.generated_tokens > 1) {

@@ -18,9 +18,7 @@ export function makeRoving(root, selector, describe) {
 
   root.addEventListener("pointerover", (event) => {
     const token = tokenAt(event.target);
-    // the page moving under a pointer that rests is no wish to know
-    const moved = event.movementX !== 0 || event.movementY !== 0;
-    if (token && moved && event.pointerType !== "touch") showCard(token, describe(token));
+    if (token && moved(event) && event.pointerType !== "touch") showCard(token, describe(token));
   });
   root.addEventListener("pointerout", (event) => {
     if (tokenAt(event.target) && event.pointerType !== "touch") hideCard(event.relatedTarget);
@@ -52,6 +50,17 @@ export function makeRoving(root, selector, describe) {
     next.scrollIntoView({ block: "nearest" });
   });
 }
+
+let restX = NaN;
+let restY = NaN;
+
+/** Whether the pointer moved: the page moving under one that rests is no wish to know. @param {PointerEvent} event */
+function moved({ screenX, screenY }) {
+  const same = screenX === restX && screenY === restY;
+  [restX, restY] = [screenX, screenY];
+  return !same;
+}
+document.addEventListener("pointermove", (event) => void ([restX, restY] = [event.screenX, event.screenY]), { passive: true });
 
 /** The token that a key leads to. @param {HTMLElement} root @param {string} selector @param {HTMLElement} token @param {string} key */
 function follow(root, selector, token, key) {

@@ -15,6 +15,7 @@ import { holdOpen } from "./alive.js";
 
 const KEY = "pantheon.chat";
 const TABS = "pantheon.tabs";
+const NOTICE_MS = 15000; // how long a notice stays that nothing has to be done about
 
 /** @typedef {{id: string, messages: import("./types.js").Message[], settings: any}} Kept */
 
@@ -173,7 +174,7 @@ async function remake(before, restarted) {
   emit("chat");
   connection(restarted ? "The server was started again. This chat was made anew from what this tab knows." :
     "The server had put this chat away. It was made anew from what this tab knows.");
-  setTimeout(() => connection(""), 12000);
+  clearing = window.setTimeout(() => connection(""), NOTICE_MS);
 }
 
 /** Asks until the server answers, each time after a longer pause. @returns {Promise<import("./types.js").Status>} */
@@ -191,8 +192,11 @@ async function serverBack() {
   }
 }
 
+let clearing = 0;
+
 /** @param {string} text */
 function connection(text) {
+  clearTimeout(clearing);
   const banner = $("connection");
   banner.textContent = text;
   banner.hidden = !text;

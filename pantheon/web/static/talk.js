@@ -6,6 +6,7 @@
 import { $, announce, counted } from "./dom.js";
 import { app, emit } from "./store.js";
 import * as api from "./api.js";
+import { Broken } from "./events.js";
 import { ensureChat, lost, remember, sync } from "./session.js";
 import { growReply } from "./reading.js";
 
@@ -138,8 +139,10 @@ async function failed(error, text) {
     $("message").value = text;
     $("message").dispatchEvent(new Event("input"));
   }
-  const refusal = error instanceof api.Refusal ? error : new api.Refusal("error", api.sentence(String(error)), 0);
   if (error instanceof DOMException && error.name === "AbortError") return;
+  const refusal = error instanceof api.Refusal ? error
+    : error instanceof Broken ? new api.Refusal("unreachable", "The connection ended in the middle of the reply.", 0)
+      : new api.Refusal("error", api.sentence(error instanceof Error ? error.message : String(error)), 0);
   problem(refusal.message);
   if (refusal.type === "unreachable" || (refusal.type === "not_found" && refusal.status === 404)) await lost();
   else if (app.chat) app.chat = await api.getChat(app.chat.id).catch(() => app.chat);
