@@ -74,8 +74,12 @@ function draw() {
   $("skip").href = live ? "#message" : "#log";
   show($("new-chat"), live);
   $("new-chat").disabled = app.busy || !app.chat || !app.chat.messages.some((message) => message.role !== "system");
+  const focused = document.activeElement; // a focus on what goes away is lost, so it goes where it is of use
+  const left = focused === $("stop") || focused === $("send") || $("messages").contains(focused);
   show($("stop"), app.busy);
   show($("send"), !app.busy);
+  if (live && left && focused === $("stop") && !app.busy) $("message").focus();
+  if (live && left && focused !== $("stop") && app.busy) $("stop").focus();
   const { chat } = app;
   const count = chat && chat.count ? number(chat.count) : "";
   if (!app.busy) $("next-count").textContent = count ? `${count} tokens so far` : ""; // while busy it stays: nothing moves

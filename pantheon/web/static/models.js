@@ -6,6 +6,7 @@ import { $, announce, fill, h, megabytes, show } from "./dom.js";
 import { app, emit, on } from "./store.js";
 import * as api from "./api.js";
 import { setMode } from "./recorded.js";
+import { talkWith } from "./session.js";
 
 /** @type {import("./types.js").ModelInfo[]} */
 let models = [];
@@ -18,6 +19,7 @@ const PHASES = /** @type {Record<string, string>} */ ({ download: "Downloading",
 
 export async function startModels() {
   on("mode", draw);
+  on("chat", drawStatus);
   on("status", refresh);
   await refresh();
 }
@@ -44,7 +46,8 @@ function draw() {
 function drawStatus() {
   const { status } = app;
   const pill = document.querySelector('[data-testid="model-status"]');
-  if (pill) pill.textContent = status && status.model ? `${status.model.title} · on this device` : "No model here yet";
+  if (pill) pill.textContent = app.mode === "live" && app.chat ? `${app.chat.model.title} · on this device`
+    : status && status.model ? `${status.model.title} · on this device` : "No model here yet";
   $("device").textContent = status ? `Pantheon ${status.version} · ${status.device}` : "";
 }
 
@@ -70,10 +73,24 @@ function action(model) {
   if (pull && pull.name === model.name) return progress();
   const words = problems[model.name] && h("p", { class: "problem", role: "alert" }, problems[model.name]);
   const act = model.here
-    ? h("button", { type: "button", class: "quiet", onclick: () => remove(model) }, "Delete", h("span", { class: "hidden" }, ` ${model.title}`))
+    ? h("span", { class: "acts" }, inUse(model) ? h("span", { class: "hint" }, "in use") : talkButton(model),
+      h("button", { type: "button", class: "quiet", onclick: () => remove(model) }, "Delete", h("span", { class: "hidden" }, ` ${model.title}`)))
     : h("button", { type: "button", class: "primary", disabled: Boolean(pull) || model.pulling, onclick: () => get(model) },
       model.pulling ? "Being downloaded elsewhere" : `Get ${model.title} (${megabytes(model.download_size)})`);
   return h("div", { class: "act" }, act, words);
+}
+
+/** @param {import("./types.js").ModelInfo} model */
+const inUse = (model) => app.mode === "live" && (app.chat ? app.chat.model.name === model.name : model.default && !app.model);
+
+/** @param {import("./types.js").ModelInfo} model */
+function talkButton(model) {
+  const talk = async () => {
+    setMode("live");
+    await talkWith(model.name);
+    draw();
+  };
+  return h("button", { type: "button", class: "quiet", disabled: app.busy, onclick: talk }, "New chat with it");
 }
 
 function progress() {

@@ -26,8 +26,8 @@ function wishes() {
 
 /** Keep what a reload needs. */
 export function remember() {
-  const { chat, system, ownText, window, sampling } = app;
-  keep(sessionStorage, KEY, { id: chat ? chat.id : "", messages: chat ? said(chat.messages) : [], settings: { system, ownText, window, sampling } });
+  const { chat, model, system, ownText, window, sampling } = app;
+  keep(sessionStorage, KEY, { id: chat ? chat.id : "", messages: chat ? said(chat.messages) : [], settings: { model, system, ownText, window, sampling } });
 }
 
 /** Without the system text, which the settings have. @param {import("./types.js").Message[]} messages */
@@ -69,7 +69,7 @@ export async function ensureChat() {
 
 /** @param {import("./types.js").Message[]} messages */
 async function make(messages) {
-  const chat = await api.createChat({ model: null, ...wishes(), messages });
+  const chat = await api.createChat({ model: app.model, ...wishes(), messages });
   adopt(chat);
   return chat;
 }
@@ -87,6 +87,20 @@ function adopt(chat) {
   holdOpen(chat.id, lost);
   claim(chat.id);
   emit("chat");
+}
+
+/** A new chat with another model. @param {string} name */
+export async function talkWith(name) {
+  const { chat, model } = app;
+  app.model = name;
+  try {
+    await make([]);
+    if (chat) api.release(chat.id);
+    $("message").focus();
+  } catch (error) {
+    app.model = model;
+    problem(error instanceof Error ? error.message : String(error));
+  }
 }
 
 /** Let the chat on the server have the system prompt and the window that are chosen. Waits for a running reply. */

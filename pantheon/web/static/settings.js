@@ -29,7 +29,10 @@ export function startSettings() {
   $("sampling-fields").append(...FIELDS.map(field));
   on("status", drawWindows);
   on("recorded", drawWindows);
-  on("chat", drawText);
+  on("chat", () => {
+    drawWindows();
+    drawText();
+  });
   on("turns", drawText);
   on("mode", draw);
   $("own-text").value = app.ownText;
@@ -102,6 +105,7 @@ function drawWindows() {
 
 /** How much the model was trained to read; Infinity if no model is known. */
 export function contextLength() {
+  if (app.chat && app.mode === "live") return app.chat.context_length;
   const model = app.status && app.status.model;
   if (model && model.context_length) return model.context_length;
   return app.recorded ? app.recorded.windows[app.recorded.windows.length - 1] : Infinity;

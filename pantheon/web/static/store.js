@@ -18,6 +18,7 @@
  *   mode: "live"|"recorded",
  *   chat: import("./types.js").Chat|null,
  *   busy: boolean,
+ *   model: string|null,
  *   system: "none"|"pirate"|"date"|"own",
  *   ownText: string,
  *   window: number|null,
@@ -26,13 +27,14 @@
  *   shown: number,
  *   recorded: any,
  * }}
- * turns: of what is looked at, live or recorded; shown: an index of it, -1 for none. window: null for the model's own.
+ * model: the name of the one that was chosen; null for the default. turns: of what is looked at, live or recorded; shown: an index of it, -1 for none. window: null for the model's own.
  */
 export const app = {
   status: null,
   mode: "recorded",
   chat: null,
   busy: false,
+  model: null,
   system: "none",
   ownText: "",
   window: 512,

@@ -97,10 +97,12 @@ function tokenElement(reading, n, view, known, alike) {
   element.setAttribute("role", "option");
   element.tabIndex = -1;
   element.dataset.i = String(n);
+  const first = element.classList.contains("anew"); // has a mark in front of it, so its text has an element of its own
+  const text = first && known && !known.part ? element.appendChild(document.createElement("span")) : element;
   if (view === "ids" || !known) element.textContent = String(tokens.id[n]);
   else if (known.part) putPart(element, tokens.hex[n], known.text);
   else {
-    putVisible(element, known.text);
+    putVisible(text, known.text);
     if (!known.text.trim()) element.setAttribute("aria-label", blankName(known.text));
   }
   return element;
