@@ -55,8 +55,9 @@ export class TokenReader {
       this.held = "";
       return { text, part };
     } catch {
-      this.held = all.length < LONGEST && unfinished(all) ? this.held + hex : "";
-      return { text: "", part: true };
+      const wait = all.length < LONGEST && unfinished(all);
+      this.held = wait ? this.held + hex : "";
+      return { text: wait ? "" : loose.decode(all), part: true };
     }
   }
 }

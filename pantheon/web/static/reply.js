@@ -44,6 +44,11 @@ export class ReplyView {
   /** A template may trim what a vocabulary puts in front of the first word. @param {string} content */
   agree(content) {
     if (this.text === content) return true;
+    if (content.startsWith(this.text) && /^\uFFFD+$/.test(content.slice(this.text.length))) {
+      this.element.append(content.slice(this.text.length)); // it ended within a character
+      this.text = content;
+      return true;
+    }
     const first = this.element.querySelector(".r");
     if (!first || this.text.trimStart() !== content.trimStart()) return false;
     const more = this.text.length - content.length;
