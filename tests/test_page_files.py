@@ -1,7 +1,8 @@
 """The page's files as files: whole, of this package alone, and free of every way in which a text could become markup.
 
-What the page does is tested in a browser; here is what no browser shows: the policy that its server sends forbids inline
-scripts and styles and anything from elsewhere, so none may be written, and a forgotten file would be a blank page.
+What the page does is tested in a browser; here is what no browser shows: the policy that its server sends forbids
+inline scripts and styles and anything from elsewhere, so none may be written, and a forgotten file would be a blank
+page.
 """
 
 from __future__ import annotations
