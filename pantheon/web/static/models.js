@@ -116,7 +116,7 @@ async function get(model) {
     }
   } catch (error) {
     const stopped = controller.signal.aborted;
-    problems[model.name] = stopped ? "Stopped. What was downloaded is not kept." : error instanceof Error ? error.message : String(error);
+    problems[model.name] = stopped ? "Stopped." : error instanceof Error ? error.message : String(error);
     announce(problems[model.name]);
   } finally {
     pull = null;

@@ -5,6 +5,7 @@
 import { $, announce, copyOnClick, counted, fill, h, number, show } from "./dom.js";
 import { app, emit, on, shownTurn } from "./store.js";
 import { drawBar } from "./bar.js";
+import { textOf } from "./bytes.js";
 import { lookAlikeTokens, promptCard, promptText, renderPrompt } from "./tokens.js";
 import { makeRoving } from "./roving.js";
 import { described } from "./visible.js";
@@ -159,8 +160,28 @@ function drawPrompt(reading) {
       h("pre", { class: "code plain", dir: "auto", tabindex: "0", role: "region", ariaLabel: "The prompt as text" }, promptText(reading)));
     return;
   }
-  fill(root, key(reading), renderPrompt(reading, view));
+  fill(root, key(reading), renderPrompt(reading, view), terms(reading));
   root.dataset.ms = (performance.now() - begun).toFixed(1); // for the test of the page's speed
+}
+
+const POLICIES = /** @type {Record<string, string>} */ ({
+  drop_oldest: "when it does not fit, the oldest exchanges are left out",
+  drop_to_fraction: "when it does not fit, the oldest exchanges are left out, several at once",
+  error: "what does not fit is refused",
+});
+
+/** Which template, how the prompt begins, what ends the reply. @param {import("./types.js").Reading} reading */
+function terms(reading) {
+  const { id, hex } = reading.tokens;
+  /** @param {number} token */
+  const named = (token) => {
+    const at = id.indexOf(token);
+    return at < 0 ? [`id ${token}`] : [h("span", { class: "chip" }, described(textOf(hex[at]))), ` id ${token}`];
+  };
+  const ends = (reading.stop_ids || []).flatMap((token, at) => [at ? ", " : "", ...named(token)]);
+  return h("p", { class: "hint terms", dataTestid: "terms" }, `Template: ${reading.template || "unknown"}. `,
+    reading.bos == null ? "No beginning-of-sequence token. " : "It begins with ", ...(reading.bos == null ? [] : [...named(reading.bos), ". "]),
+    "The reply ends at ", ...(ends.length ? ends : ["its limit alone"]), reading.policy ? `; ${POLICIES[reading.policy] || reading.policy}.` : ".");
 }
 
 /** What the colours and underlines say; only of origins that are there. @param {import("./types.js").Reading} reading */

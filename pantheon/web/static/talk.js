@@ -74,10 +74,13 @@ async function run(chat, action, what) {
   const wish = { action, ...what, max_tokens: chat.reply_limit, sampling: samplingWish(), top: 5 };
   const events = await api.reply(chat.id, wish, controller.signal);
   let over = false;
+  let before = { turns: app.turns, shown: app.shown };
   for await (const [name, data] of events) {
     if (name === "reading") {
       turn.reading = data.reading;
+      before = { turns: app.turns, shown: app.shown };
       commit(turn);
+      announce(`Reading ${counted(data.reading.prompt_tokens, "token")}, ${data.reading.evaluated_tokens} of them anew.`);
     } else if (name === "progress") emit("progress", `Reading… ${Math.round(data.fraction * 100)} % of ${counted(data.total, "token")}`);
     else if (name === "token") {
       turn.tokens.push(data);
@@ -87,7 +90,7 @@ async function run(chat, action, what) {
       growReply(turn.written);
     } else if (name === "done") {
       over = true;
-      finish(turn, data);
+      finish(turn, data, before);
     } else if (name === "error") {
       if (data.chat) app.chat = data.chat;
       throw new api.Refusal(data.error.type, api.sentence(data.error.message), 400);
@@ -119,14 +122,18 @@ function commit(turn) {
   emit("turns");
 }
 
-/** @param {import("./types.js").Turn} turn @param {{reply: import("./types.js").Reply, chat: import("./types.js").Chat}} data */
-function finish(turn, { reply, chat }) {
+/**
+ * @param {import("./types.js").Turn} turn
+ * @param {{reply: import("./types.js").Reply, chat: import("./types.js").Chat}} data
+ * @param {{turns: import("./types.js").Turn[], shown: number}} before
+ */
+function finish(turn, { reply, chat }, before) {
   turn.reply = reply;
   app.chat = chat;
-  const kept = chat.messages.length > turn.at + 1;
-  if (!kept) app.turns = app.turns.filter((other) => other !== turn); // stopped before a token came
-  if (!kept && !$("message").value) $("message").value = turn.user;
-  app.shown = app.turns.length - 1;
+  const kept = turn.written > 0 || reply.finish_reason !== "cancelled";
+  if (kept) app.shown = app.turns.length - 1;
+  else Object.assign(app, before); // stopped before a token came: the conversation is as it was
+  if (!kept && chat.messages.length <= turn.at && !$("message").value) $("message").value = turn.user;
   remember();
   emit("turns");
   announce(kept ? `The model said: ${chat.messages[chat.messages.length - 1].content}` : "Stopped before the reply began.");
@@ -146,6 +153,10 @@ async function failed(error, text) {
   problem(refusal.message);
   if (refusal.type === "unreachable" || (refusal.type === "not_found" && refusal.status === 404)) await lost();
   else if (app.chat) app.chat = await api.getChat(app.chat.id).catch(() => app.chat);
+  const length = app.chat ? app.chat.messages.length : 0;
+  app.turns = app.turns.filter((turn) => turn.at < length);
+  app.shown = Math.min(app.shown, app.turns.length - 1);
+  emit("turns");
 }
 
 function samplingWish() {
