@@ -34,7 +34,8 @@ function draw(toEnd) {
   if (app.busy && running) return;
   running = null;
   const messages = app.mode === "live" ? (app.chat ? app.chat.messages : []) : recordedMessages();
-  follow(() => fill($("messages"), ...(messages.length ? messages.map(item).filter(Boolean) : [empty()])), toEnd);
+  follow(() => fill($("messages"), ...(messages.length ? messages.map(item).filter(Boolean) : [empty()])), toEnd && app.mode === "live");
+  if (toEnd && app.mode === "recorded") scrollToLastMessage();
   mark();
 }
 
@@ -234,13 +235,22 @@ function scrollToEnd() {
   log.scrollTop = log.scrollHeight;
 }
 
+/** So that one reads from the question on. */
+function scrollToLastMessage() {
+  const log = $("log");
+  const questions = $("messages").querySelectorAll(".msg.user");
+  const last = questions[questions.length - 1];
+  if (last) log.scrollTop += last.getBoundingClientRect().top - log.getBoundingClientRect().top - 12;
+}
+
 /** Mark the reply whose reading is looked at. */
 function mark() {
   if (app.mode === "recorded" && !running) {
     const messages = recordedMessages();
     if ($("messages").querySelectorAll(".msg").length !== messages.length || $("messages").dataset.run !== runName()) {
       $("messages").dataset.run = runName();
-      follow(() => fill($("messages"), ...(messages.length ? messages.map(item).filter(Boolean) : [empty()])), true);
+      fill($("messages"), ...(messages.length ? messages.map(item).filter(Boolean) : [empty()]));
+      scrollToLastMessage();
     }
   } else delete $("messages").dataset.run;
   const turn = shownTurn();

@@ -74,7 +74,7 @@ export function replyCard(element) {
   const out = document.createDocumentFragment();
   const part = element.classList.contains("part");
   out.append(cardHead(token.hex, stops.has(token.id), part ? text || "…" : undefined),
-    cardLines([["Probability", percent(token.logprob)], ["Id", String(token.id)], ["Bytes", bytesLine(token.hex)], ["Place in the reply", place]]));
+    cardLines([["Probability", percent(token.logprob)], ["Id", String(token.id)], ["Bytes", bytesLine(token.hex)], ["Place", place]]));
   if (token.top.length) out.append(h("p", { class: "card-title" }, "The likeliest tokens here"), choices(token, stops));
   return out;
 }
