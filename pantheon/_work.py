@@ -15,7 +15,11 @@ from pantheon.catalog import PullProgress
 
 
 class TerminatedError(BaseException):
-    """SIGTERM came while a file was being made."""
+    """SIGTERM, or another signal that ends a program, came where something had to be brought to an end first."""
+
+    def __init__(self, number: int = signal.SIGTERM) -> None:
+        super().__init__()
+        self.number = number
 
 
 @contextlib.contextmanager

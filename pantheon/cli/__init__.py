@@ -7,13 +7,15 @@ Rank 6: imports everything below; click always, rich where something is drawn. N
     texts    tokenize, read                     speed      bench
     page     record                             streams  what is read and drawn
 
-Exit codes: 0 done, 1 failed (one line on stderr says why), 2 wrong usage, 130 interrupted, 143 terminated.
+Exit codes: 0 done, 1 failed (one line on stderr says why), 2 wrong usage, 130 interrupted, 143 terminated,
+129 hung up.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -24,7 +26,7 @@ from pantheon._work import TerminatedError
 from pantheon.cli.root import root
 from pantheon.errors import PantheonError
 
-EXIT_TERMINATED = 143
+EXIT_SIGNAL = 128  # and the number of the signal
 
 
 def main() -> None:
@@ -51,9 +53,11 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader of our output has had enough
         repl.discard(sys.stdout)
         return repl.EXIT_DONE
-    except TerminatedError:
-        repl.note("terminated")
-        return EXIT_TERMINATED
+    except TerminatedError as error:
+        repl.note("hung up" if error.number == signal.SIGHUP else "terminated")
+        if error.number == signal.SIGHUP:  # nobody can read any more what stdout still holds
+            repl.discard(sys.stdout)
+        return EXIT_SIGNAL + error.number
     except (PantheonError, MemoryError) as error:
         repl.note(f"error: {error or 'out of memory'}")
         return 1

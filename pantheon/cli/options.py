@@ -13,7 +13,7 @@ import click
 
 from pantheon import catalog
 from pantheon.engine.model import MAX_THREADS, Model, load
-from pantheon.engine.sampling import SamplingParams
+from pantheon.engine.sampling import SamplingParams, sampling_params
 from pantheon.errors import ArgumentError, ModelFileError
 
 DEFAULT_MODEL = "smollm2"
@@ -40,6 +40,12 @@ SAMPLING_OPTIONS = (
     _sampling_option("--presence-penalty", float, "Subtracted once from tokens seen; 0: off."),
     _sampling_option("--frequency-penalty", float, "Subtracted for each time a token was seen; 0: off."),
     _sampling_option("--seed", int, "Repeat a random reply; without it each is fresh."),
+    click.option(
+        "--stop",
+        multiple=True,
+        metavar="TEXT",
+        help="End a reply at this text, which is no part of it. As often as you like; \\n in it is no new line.",
+    ),
 )
 ENGINE_OPTIONS = (
     click.option("--threads", type=click.IntRange(1, MAX_THREADS), help="Default: PANTHEON_THREADS, or the cores."),
@@ -79,7 +85,7 @@ def sampling_from(options: Options) -> Options:
     names = [field.name for field in fields(SamplingParams) if field.name in options]
     chosen = {name: options[name] for name in names}
     try:
-        SamplingParams(**chosen)
+        sampling_params(chosen)
     except ArgumentError as error:
         raise click.UsageError(str(error)) from None
     return chosen

@@ -9,11 +9,12 @@ a PantheonError that it raises is said by the loop, and the conversation goes on
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,13 +22,14 @@ from pantheon import catalog
 from pantheon.chat.session import Chat
 from pantheon.chat.view import as_text, written
 from pantheon.engine.generate import Reply, ReplyStream
-from pantheon.engine.sampling import SamplingParams
-from pantheon.errors import ArgumentError, PantheonError
+from pantheon.engine.sampling import SamplingParams, sampling_params
+from pantheon.errors import ArgumentError
 from pantheon.repl import facts
+from pantheon.repl.ending import Ending
 from pantheon.repl.host import Host
 from pantheon.repl.keeper import Keeper, is_empty, sampling_of
-from pantheon.repl.lines import Asker, PlainLines
-from pantheon.repl.output import aside, coloured, columns, draw, note
+from pantheon.repl.lines import Asker, Offer, PlainLines
+from pantheon.repl.output import aside, coloured, columns, draw, harmless, note
 from pantheon.repl.talker import Talker
 
 _SHAPE = re.compile(r"/([A-Za-z]+)(?:\s+(.*))?", re.DOTALL)
@@ -50,17 +52,28 @@ class Desk:
     host: Host
     keeper: Keeper
     asker: Asker = field(default_factory=PlainLines)
+    ending: Ending = field(default_factory=Ending)
 
     def reply(self, open_stream: Callable[..., ReplyStream], unsaid: str = "nothing changed", **changes: Any) -> None:
         """Write a reply that Ctrl-C stops, say what it does not show, and keep the chat.
 
         unsaid: what is said to a reply that was stopped before it began. The rest is as in Talker.play().
         """
+        with self.keeping():
+            comment(self.talker.interruptibly(lambda: self._play(open_stream, **changes)), unsaid)
+
+    def _play(self, open_stream: Callable[..., ReplyStream], **changes: Any) -> Reply | None:
+        with self.ending.stopping(self.talker.stop):
+            return self.talker.play(open_stream, **changes)
+
+    @contextlib.contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Keep the chat after what is done inside, if need be as far as it came when that failed."""
         said = self.talker.chat.messages
         try:
-            comment(self.talker.interruptibly(lambda: self.talker.play(open_stream, **changes)), unsaid)
-        except PantheonError:
-            if self.talker.chat.messages != said:  # it failed in its middle
+            yield
+        except BaseException:
+            if self.talker.chat.messages != said:
                 self.keep()
             raise
         self.keep()
@@ -206,7 +219,10 @@ def _edit(desk: Desk, argument: str) -> None:
         return
     index = int(number)
     if not text.strip():
-        text = desk.asker.ask(said[index].content).text
+        try:
+            text = desk.asker.ask(said[index].content).text
+        except (EOFError, KeyboardInterrupt):  # gives up the edit, not the conversation
+            text = ""
     if not text.strip():
         note("(nothing changed)")
     elif said[index].role == "user":
@@ -234,7 +250,13 @@ def _continue(desk: Desk, argument: str) -> None:
 def _save(desk: Desk, argument: str) -> None:
     if is_empty(desk.talker.chat):
         raise ArgumentError("there is nothing to save: nothing was said yet")
-    note(f"(saved: {desk.keeper.save(desk.talker, argument)})")
+    changed = desk.keeper.other(argument)
+    if changed is not None:
+        question = f"there is another chat {argument!r}, of {facts.moment(changed)}: replace it?"
+        if not desk.asker.confirm(question):
+            note("(not saved; /save NAME takes another name)")
+            return
+    note(f"({'saved' if changed is None else 'saved in its place'}: {desk.keeper.save(desk.talker, argument)})")
 
 
 def _load(desk: Desk, argument: str) -> None:
@@ -272,10 +294,19 @@ def _temperature(desk: Desk, argument: str) -> None:
     note(f"temperature: {value:g}" + (" (the likeliest token each time)" if value == 0 else ""))
 
 
+def _stop(desk: Desk, argument: str) -> None:
+    sampling = desk.talker.sampling
+    stops = list(sampling_params({"stop": sampling.get("stop")}).stops)
+    if argument:
+        stops = [] if argument == "-" else [*stops, *[argument] * (argument not in stops)]
+        sampling.update(_checked(sampling, stop=stops))
+    note("a reply ends at: " + ", ".join(map(facts.quoted, stops)) if stops else "no text ends a reply")
+
+
 def _checked(sampling: dict[str, object], **change: object) -> dict[str, object]:
     """A change of the sampling, or ArgumentError."""
     fields = {key: value for key, value in sampling.items() if key != "speculate"}
-    SamplingParams(**{**fields, **change})  # type: ignore[arg-type]
+    sampling_params({**fields, **change})
     return change
 
 
@@ -284,6 +315,7 @@ def _model(desk: Desk, argument: str) -> None:
     if argument:
         talker.chat = host.switch(argument, talker.chat)
         desk.keep()
+        say_notes(talker.chat)
     info = host.model.info
     note(f"model: {host.name} ({info.architecture}, {info.n_params:,} parameters, {info.n_context:,} tokens)")
     note(f"chat format: {talker.chat.style}")
@@ -291,6 +323,22 @@ def _model(desk: Desk, argument: str) -> None:
 
 def _quit(desk: Desk, argument: str) -> None:
     raise Leave
+
+
+# ---- What an argument may be --------------------------------------------------------------------------------------
+
+
+def _said(desk: Desk) -> Iterator[Offer]:
+    """The messages with their numbers. A space follows: behind it the text may stand."""
+    for index, line in enumerate(facts.messages(desk.talker.chat)):
+        yield Offer(f"{index} ", harmless(line))
+
+
+def _replies(desk: Desk) -> Iterator[Offer]:
+    """The replies that were made in the last one's place."""
+    versions = desk.talker.chat.alternatives
+    for number, message in enumerate(versions if len(versions) > 1 else (), 1):
+        yield Offer(str(number), harmless(f"{number}  {facts.preview(message.content)}"))
 
 
 # ---- The table ----------------------------------------------------------------------------------------------------
@@ -305,8 +353,8 @@ class Command:
     """What may stand behind the name, as help shows it; empty: nothing."""
     help: str
     run: Callable[[Desk, str], None]
-    suggest: Callable[[Desk], Iterable[str]] = lambda desk: ()
-    """What an argument may be, for completion."""
+    suggest: Callable[[Desk], Iterable[str | Offer]] = lambda desk: ()
+    """What an argument may be, for completion. A str is listed as it is."""
     words: int | None = None
     """Behind how many words (0 or 1) the argument is a text, of which nothing pasted is lost. None: there is none."""
 
@@ -318,14 +366,17 @@ COMMANDS: Sequence[Command] = (
     Command("stats", "", "how fast it was", _stats),
     Command("window", "[N|max]", "how full the window is; or another size", _window, lambda _: ("max",)),
     Command("system", "[TEXT|-]", "the system text; or another; - leaves it to the template", _system, words=0),
-    Command("regenerate", "[N]", "another reply instead of the last; or back to the N-th", _regenerate),
+    Command("regenerate", "[N]", "another reply instead of the last; or back to the N-th", _regenerate, _replies),
     Command("continue", "", "more of the last reply", _continue),
     Command("undo", "", "take the last message and its reply back", _undo),
-    Command("edit", "[N [TEXT]]", "change your last message, or message N, and go on from there", _edit, words=1),
+    Command(
+        "edit", "[N [TEXT]]", "change your last message, or message N, and go on from there", _edit, _said, words=1
+    ),
     Command("save", "[NAME]", "keep the chat", _save, lambda desk: desk.keeper.names()),
     Command("load", "[NAME]", "go on with a chat that was kept; or list them", _load, lambda desk: desk.keeper.names()),
     Command("temperature", "[T]", "0 takes the likeliest token, above 0 draws", _temperature),
     Command("seed", "[N|random]", "repeat a draw; or a fresh one each time", _seed, lambda _: ("random",)),
+    Command("stop", "[TEXT|-]", "which texts end a reply; or one more; - forgets them", _stop, words=0),
     Command("model", "[NAME]", "which model this is; or go on with another", _model, lambda _: sorted(catalog.CATALOG)),
     Command("clear", "", "forget everything but the system text", _clear),
     Command("quit", "", "leave", _quit),
@@ -377,15 +428,21 @@ def unknown(name: str) -> str:
     return f"there is no command /{name}{offer} /help lists them"
 
 
-def suggestions(desk: Desk, text: str) -> Iterable[str]:
-    """The lines that the beginning of a command may become."""
+def suggestions(desk: Desk, text: str) -> Iterator[Offer]:
+    """The lines that the beginning of a command may become. A space stands behind a name that takes something."""
     name, space, argument = text.partition(" ")
     if not text.startswith("/") or "\n" in text:
         return
     if not space:
-        yield from (f"/{other}" for other in sorted(_BY_NAME) if other.startswith(name[1:]))
+        for other in sorted(_BY_NAME):
+            if other.startswith(name[1:]):
+                yield Offer(f"/{other} " if _BY_NAME[other].arguments else f"/{other}", f"/{other}")
     elif name[1:] in _BY_NAME:
-        yield from (f"{name} {it}" for it in _BY_NAME[name[1:]].suggest(desk) if it.startswith(argument))
+        argument = argument.lstrip(" ")
+        for it in _BY_NAME[name[1:]].suggest(desk):
+            offer = Offer(it, it) if isinstance(it, str) else it
+            if offer.line.startswith(argument):
+                yield Offer(f"{name} {offer.line}", offer.listed)
 
 
 def _integer(text: str) -> int:

@@ -5,12 +5,14 @@ Rank 5: imports the chat, and its siblings.
 
 from __future__ import annotations
 
+import json
 import textwrap
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pantheon.chat.view import bar_lines, shown
-from pantheon.repl.output import columns
+from pantheon.repl.output import columns, fitting
 
 if TYPE_CHECKING:
     from pantheon.chat.session import Chat
@@ -32,9 +34,20 @@ def plural(number: int, what: str) -> str:
 
 def preview(text: str) -> str:
     """The beginning of a text on one line."""
-    line = " ".join(text.split())
+    line = " ".join(text[: 4 * _PREVIEW].split())
     width = min(_PREVIEW, max(columns() - 20, 10))
-    return line if len(line) <= width else line[: width - 3] + "..."
+    whole = len(text) <= 4 * _PREVIEW and fitting(line, width) == line
+    return line if whole else fitting(line, width - 3) + "..."
+
+
+def quoted(text: str) -> str:
+    """A text in quotes, on one line."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def moment(seconds: float) -> str:
+    """A time in seconds since 1970, as people here write it."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
 def stats(talker: Talker) -> Iterator[str]:
@@ -53,7 +66,8 @@ def stats(talker: Talker) -> Iterator[str]:
     yield f"written: {plural(usage.generated_tokens, 'token')} in {timings.decode_s:.2f} s, {writing}"
     if usage.proposed_tokens:
         yield f"guessed: {usage.proposed_tokens:,}, right {usage.accepted_tokens:,} times"
-    yield f"ended by: {reply.finish_reason}; seed {reply.seed}"
+    text = f", the text {quoted(reply.stop)}" if reply.stop is not None else ""
+    yield f"ended by: {reply.finish_reason}{text}; seed {reply.seed}"
     if totals.replies > 1:
         yield f"all {totals.replies} replies: {totals.evaluated_tokens:,} read, {totals.generated_tokens:,} written"
         yield f"on average {per_second(totals.evaluated_tokens, totals.prompt_s)} read"

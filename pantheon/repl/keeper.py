@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pantheon.chat import saving
-from pantheon.engine.sampling import SamplingParams
+from pantheon.engine.sampling import SamplingParams, sampling_params
 from pantheon.errors import ArgumentError, FileError, PantheonError
+from pantheon.repl.facts import moment
 from pantheon.repl.output import note
 
 if TYPE_CHECKING:
@@ -56,12 +57,22 @@ class Keeper:
 
     def begin_anew(self) -> None:
         """The chat begins again: until something was said it takes no other's place."""
-        self._is_kept = False
+        self._is_kept, self._name = False, None
+
+    def other(self, name: str) -> float | None:
+        """When another chat was saved that saving under this name would replace, in seconds since 1970; None: there is
+        none. ArgumentError for what is no name."""
+        if not name or name == self._name or name.lower() == AUTOSAVED:
+            return None
+        try:
+            return saving.named_path(name).stat().st_mtime
+        except OSError:
+            return None
 
     def save(self, talker: Talker, name: str) -> Path:
         """Keep the chat under a name; without one under that of last time, or under the time that it is. The file."""
         if name.lower() == AUTOSAVED:
-            raise ArgumentError(f"the next turn would take the place of a chat called {name}: choose another name")
+            raise ArgumentError(f"{name} is the chat that each turn saves: to keep this one choose another name")
         name = name or self._name or time.strftime("%Y-%m-%d-%H.%M.%S")
         path = saving.save_named(talker.chat, name, sampling=_settings(talker))
         self._name = name
@@ -69,8 +80,7 @@ class Keeper:
 
     def load(self, host: Host, name: str) -> Chat:
         """A chat that was kept, with the model of now. Errors: those of Chat.load(), but for another model."""
-        known = {key: value for key, value in host.settings.items() if value not in (None, False)}
-        chat = saving.load_named(name, host.model, ignore_model=True, **known)
+        chat = saving.load_named(name, host.model, ignore_model=True, **host.given)
         self._name = name if name != AUTOSAVED else None
         self._is_kept = True
         return chat
@@ -89,7 +99,7 @@ class Keeper:
     def listed(self) -> Iterator[str]:
         """A line for each of them, with the time."""
         for chat in saving.list_named():
-            yield f"{time.strftime('%Y-%m-%d %H:%M', time.localtime(chat.changed))}  {chat.name}"
+            yield f"{moment(chat.changed)}  {chat.name}"
 
 
 def is_empty(chat: Chat) -> bool:
@@ -106,7 +116,7 @@ def sampling_of(chat: Chat) -> dict[str, Any]:
     """What was kept of how replies are made; nothing where it makes no sense, and a line says so."""
     kept = {key: value for key, value in chat.sampling.items() if key in _SAMPLING}
     try:
-        SamplingParams(**kept)
+        sampling_params(kept)
     except (ArgumentError, TypeError) as error:
         note(f"the kept chat's sampling is not used: {error}")
         return {}

@@ -14,7 +14,9 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from pantheon.repl.output import beside, note
+from pantheon._work import TerminatedError
+from pantheon.repl.ending import Ending
+from pantheon.repl.output import beside, harmless, note
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
@@ -23,9 +25,20 @@ if TYPE_CHECKING:
 PROMPT = "> "
 _LONE_RETURN = re.compile(r"\r(?!\n)")
 _COMMAND_WORD = re.compile(r"/\S*\s")
+_SYSTEMS_LINE = 4096
+"""So many bytes of a line, its end among them, a terminal of Linux takes where nothing edits them; the rest is lost."""
 
-Suggest = Callable[[str], Iterable[str]]
-"""From what was typed so far to whole lines that it may become."""
+
+class Offer(NamedTuple):
+    """A line that what was typed so far may become."""
+
+    line: str
+    listed: str
+    """How it is shown beside others."""
+
+
+Suggest = Callable[[str], Iterable[Offer]]
+"""From what was typed so far to what it may become."""
 
 
 class Typed(NamedTuple):
@@ -45,43 +58,70 @@ class Asker(Protocol):
     """Whether the line was empty when Ctrl-C was pressed."""
 
     def ask(self, default: str = "") -> Typed:
-        """A message; default: what is in the line to begin with. EOFError: Ctrl-D; KeyboardInterrupt: Ctrl-C."""
+        """A message; default: what is in the line to begin with. EOFError: Ctrl-D; KeyboardInterrupt: Ctrl-C;
+        TerminatedError: a signal that ends the program."""
+
+    def confirm(self, question: str) -> bool:
+        """Whether a question is answered with y or yes. Everything else is a no, Ctrl-C and Ctrl-D, too."""
 
 
 class PlainLines:
     """Asks on a terminal that can do nothing: no editing but the system's own, no escape sequences. A backslash at the
     end of a line lets the message go on."""
 
-    was_empty = True  # the system has thrown the line away by the time that Ctrl-C arrives here
+    def __init__(self, ending: Ending | None = None) -> None:
+        self._ending = ending or Ending()
+        self.was_empty = True
 
     def ask(self, default: str = "") -> Typed:
-        """As Asker.ask(); a default is what an empty line stands for."""
+        """As Asker.ask(); a default is what an empty line stands for. Ctrl-D behind a backslash ends the message."""
         if default:
-            note(f"(an empty line keeps: {default})")
-        with beside():
-            print(PROMPT, end="", file=sys.stderr, flush=True)
-        text = self._line()
+            note(f"(an empty line keeps it, Ctrl-D gives up: {default})")
+        self.was_empty = True  # the system has thrown a line away by the time that Ctrl-C arrives here
+        text = self._line(PROMPT)
         while text.endswith("\\"):
-            text = text[:-1] + "\n" + self._line()
+            self.was_empty = False
+            text = text[:-1]
+            try:
+                text += "\n" + self._line()
+            except EOFError:
+                break
         return Typed(text or default, True)
 
-    def _line(self) -> str:
+    def confirm(self, question: str) -> bool:
+        """As Asker.confirm()."""
         try:
-            raw = sys.stdin.buffer.readline()
+            return _is_yes(self._line(f"{question} [y/N] "))
+        except (EOFError, KeyboardInterrupt):
+            return False
+
+    def _line(self, prompt: str = "") -> str:
+        with beside():
+            print(harmless(prompt), end="", file=sys.stderr, flush=True)
+        try:
+            with self._ending.waiting():
+                raw = sys.stdin.buffer.readline()
         except KeyboardInterrupt:
             note("")
             raise
         if not raw:
             note("")
             raise EOFError
+        if len(raw) >= _SYSTEMS_LINE and raw.endswith(b"\n"):
+            note(f"(a line of {len(raw) - 1:,} bytes is all that the system takes here: the rest of it is lost)")
         return raw.removesuffix(b"\n").decode("utf-8", "replace")
+
+
+def _is_yes(answer: str) -> bool:
+    return answer.strip().lower() in ("y", "yes")
 
 
 class LineEditor:
     """Asks with line editing, several lines, history and completion; a paste of several lines is one message."""
 
-    def __init__(self, suggest: Suggest = lambda text: ()) -> None:
+    def __init__(self, suggest: Suggest = lambda text: (), ending: Ending | None = None) -> None:
         from prompt_toolkit import PromptSession
+        from prompt_toolkit.layout.processors import TabsProcessor
         from prompt_toolkit.output import create_output
         from prompt_toolkit.shortcuts import CompleteStyle
 
@@ -90,6 +130,7 @@ class LineEditor:
         output = create_output(always_prefer_tty=True)  # stdout, or stderr where stdout is a file
         if hasattr(output, "enable_cpr"):
             output.enable_cpr = False  # no questions to the terminal: their answers can end up in the line
+        self._ending = ending or Ending()
         self._pasted = False
         self._behind_paste: str | None = None
         """The text as a paste at its end left it."""
@@ -107,6 +148,7 @@ class LineEditor:
             complete_while_typing=False,
             complete_style=CompleteStyle.READLINE_LIKE,  # needs no room below the line
             enable_suspend=True,
+            input_processors=[TabsProcessor(char1=" ", char2=" ")],
         )
         self._session.default_buffer.on_text_changed += self._forget_paste
 
@@ -114,9 +156,35 @@ class LineEditor:
         """As Asker.ask()."""
         self._session.layout.focus(self._session.default_buffer)  # whatever the line before ended in
         self._pasted, self._behind_paste, self._behind_word = default.startswith("/"), None, None
-        # The colour (the terminal's own) makes the library write the space after ">" and not step over it.
-        text = self._session.prompt([("fg:ansidefault", PROMPT)], default=default, handle_sigint=True)
+        text = self._prompt(self._session, PROMPT, default)
         return Typed(text, not self._pasted, self._where_pasted(text))
+
+    def confirm(self, question: str) -> bool:
+        """As Asker.confirm()."""
+        from prompt_toolkit import PromptSession
+
+        try:
+            # A session of its own: no history, no completion, one line.
+            return _is_yes(self._prompt(PromptSession(output=self._session.output), f"{question} [y/N] "))
+        except (EOFError, KeyboardInterrupt):
+            return False
+
+    def _prompt(self, session: PromptSession[str], prompt: str, default: str = "") -> str:
+        """What is entered in one prompt; TerminatedError, with the terminal as it was, if a signal asks for the end."""
+        app = session.app
+
+        def leave() -> None:
+            if self._ending.number and app.future is not None and not app.future.done():
+                app.exit(exception=TerminatedError(self._ending.number))
+
+        def wake() -> None:  # called between any two steps: the event loop may wait for a key
+            if app.loop is not None:
+                app.loop.call_soon_threadsafe(leave)
+
+        with self._ending.stopping(wake):
+            # The colour (the terminal's own) makes the library write the space behind the prompt, not step over it.
+            text: str = session.prompt([("fg:ansidefault", prompt)], default=default, pre_run=leave, handle_sigint=True)
+        return text
 
     def _where_pasted(self, text: str) -> tuple[int, int] | None:
         """Where the pastes behind a command's word are, if they were left as they came."""
@@ -183,7 +251,7 @@ class LineEditor:
 
     def _bindings(self) -> Any:
         from prompt_toolkit.enums import DEFAULT_BUFFER
-        from prompt_toolkit.filters import control_is_searchable, has_focus, is_searching
+        from prompt_toolkit.filters import Condition, control_is_searchable, has_focus, is_searching
         from prompt_toolkit.key_binding import KeyBindings
         from prompt_toolkit.keys import Keys
         from prompt_toolkit.search import SearchDirection
@@ -198,6 +266,12 @@ class LineEditor:
         @bindings.add("enter", filter=in_message)
         def _enter(event: Any) -> None:
             self._enter(event)
+
+        @bindings.add(
+            "tab", filter=in_message & Condition(lambda: not self._session.default_buffer.text.startswith("/"))
+        )
+        def _tab(event: Any) -> None:  # a message has nothing to complete, and what types a paste may bring tabs
+            event.current_buffer.insert_text("\t")
 
         @bindings.add("escape", "enter", filter=in_message)
         def _new_line(event: Any) -> None:
@@ -242,7 +316,7 @@ def _completer(suggest: Suggest) -> Any:
 
         def get_completions(self, document: Any, complete_event: Any) -> Iterable[Any]:
             before = document.text_before_cursor
-            for line in suggest(before):
-                yield Completion(line, start_position=-len(before), display=line.split(" ")[-1])
+            for offer in suggest(before):
+                yield Completion(offer.line, start_position=-len(before), display=offer.listed)
 
     return Suggestions()

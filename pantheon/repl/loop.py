@@ -35,7 +35,8 @@ def conversation(desk: Desk, resume: bool = False) -> Iterator[None]:
             desk.load(desk.keeper.last())
         note(banner(desk.talker.chat))
         say_notes(desk.talker.chat)
-        yield
+        with desk.ending.watched():
+            yield
     finally:
         desk.talker.chat.close()
 
@@ -48,7 +49,7 @@ def run_lines(desk: Desk, source: IO[bytes]) -> int:
 
     Of the commands only three are obeyed: a line that a program wrote must not be able to write files.
     """
-    for number, raw in enumerate(source, 1):
+    for number, raw in enumerate(_lines(desk, source), 1):
         line = _decode_line(raw, number)
         if not line.strip():
             continue
@@ -58,9 +59,19 @@ def run_lines(desk: Desk, source: IO[bytes]) -> int:
             except Leave:
                 break
             continue
-        desk.talker.say(line)
-        desk.keep()
+        with desk.keeping(), desk.ending.stopping(desk.talker.stop):
+            desk.talker.say(line)
+        desk.ending.check()
     return EXIT_DONE
+
+
+def _lines(desk: Desk, source: IO[bytes]) -> Iterator[bytes]:
+    while True:
+        with desk.ending.waiting():
+            raw = source.readline()
+        if not raw:
+            return
+        yield raw
 
 
 def _decode_line(raw: bytes, number: int) -> str:
@@ -77,12 +88,14 @@ def _decode_line(raw: bytes, number: int) -> str:
 
 def run_terminal(desk: Desk) -> int:
     """Talk until /quit, Ctrl-D, or Ctrl-C twice at the empty prompt; the exit status."""
-    desk.asker = PlainLines() if is_dumb() else LineEditor(lambda text: suggestions(desk, text))
+    desk.asker = _asker(desk)
     last_interrupt = -_LEAVE_SECONDS
     while True:
         try:
             _handle(desk, desk.asker.ask())
+            desk.ending.check()
         except (EOFError, Leave):
+            desk.ending.check()  # a terminal that hung up ends its input, too
             return EXIT_DONE
         except KeyboardInterrupt:
             now = time.monotonic()
@@ -91,6 +104,10 @@ def run_terminal(desk: Desk) -> int:
             if desk.asker.was_empty:
                 last_interrupt = now
                 aside("(Ctrl-C again, Ctrl-D or /quit leaves)")
+
+
+def _asker(desk: Desk) -> PlainLines | LineEditor:
+    return PlainLines(desk.ending) if is_dumb() else LineEditor(lambda text: suggestions(desk, text), desk.ending)
 
 
 def _handle(desk: Desk, typed: Typed) -> None:

@@ -85,8 +85,21 @@ def coloured(stream: TextIO) -> bool:
 
 
 def columns() -> int:
-    """How many characters a line of the terminal has."""
+    """How many columns a line of the terminal has."""
     return max(shutil.get_terminal_size().columns, 1)
+
+
+def fitting(text: str, width: int) -> str:
+    """As much of the beginning of a text as fits into so many columns: a character may take two of them, or none."""
+    from rich.cells import get_character_cell_size
+
+    if text.isascii():
+        return text[:width]
+    for index, character in enumerate(text):
+        width -= get_character_cell_size(character)
+        if width < 0:
+            return text[:index]
+    return text
 
 
 class Progress:
@@ -105,7 +118,7 @@ class Progress:
                 note(text)
         else:
             with beside():
-                sys.stderr.write(_CLEAR_LINE + harmless(text)[: columns() - 1])
+                sys.stderr.write(_CLEAR_LINE + fitting(harmless(text), columns() - 1))
                 sys.stderr.flush()
         self._shown = True
 

@@ -178,9 +178,13 @@ class Talker:
         tokens = f" of {self.chat.reading.evaluated:,} tokens" if self.chat.reading else ""
         self._turn.progress.show(f"reading: {done:.0%}{tokens}")
 
-    def _on_interrupt(self, number: int, frame: object) -> None:
+    def stop(self) -> None:
+        """Ask the reply that runs, or is about to, to end. From a signal handler, too."""
         self._interrupted = True
         self.chat.cancel()
+
+    def _on_interrupt(self, number: int, frame: object) -> None:
+        self.stop()
 
     # ---- stdout
 
