@@ -20,7 +20,8 @@ from pantheon.repl.commands import unknown
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
-NAMES = "help quit exit clear system show tokens window regenerate undo edit continue save load stats seed temperature stop"
+NAMES = "help quit exit clear system show tokens window regenerate undo edit continue save load stats seed stop"
+NAMES += " temperature"
 
 
 def roles(messages: list[dict[str, Any]]) -> list[str]:

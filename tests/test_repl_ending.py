@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import signal
 import subprocess
@@ -13,7 +15,9 @@ from typing import Any
 
 import pytest
 
+import pantheon
 from pantheon._work import TerminatedError
+from pantheon.repl import Desk, Host, Keeper, Talker
 from pantheon.repl.ending import Ending
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -143,6 +147,25 @@ def test_what_somebody_ignores_stays_ignored() -> None:
         "print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN, signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).stdout == b"0\nTrue True\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_does_not_disturb_the_saving(tiny_model: str, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    kept: list[int] = []
+
+    def keep(self: Keeper, talker: Talker) -> None:
+        os.kill(os.getpid(), number)
+        kept.append(len(talker.chat.messages))
+
+    monkeypatch.setattr(Keeper, "after_turn", keep)
+    monkeypatch.setattr(signal, "SIG_IGN", signal.SIG_DFL)  # what this process is left with
+    settings = {"window": None, "reply_limit": 2, "template": None, "fold_system": False}
+    with contextlib.closing(Host(pantheon.load, tiny_model, settings)) as host, host.chat(None) as chat:
+        desk = Desk(Talker(chat, 2, {}, io.StringIO()), host, Keeper(True))
+        with desk.ending.watched():
+            desk.reply(lambda **options: chat.stream("one", **options))
+        assert kept == [2]
+        assert desk.ending.number == (number if number == signal.SIGTERM else 0)
 
 
 def test_a_request_waits_for_work_and_a_late_second_one_does_not(monkeypatch: pytest.MonkeyPatch) -> None:

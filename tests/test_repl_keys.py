@@ -138,6 +138,21 @@ def test_a_line_that_the_system_cuts_is_said_on_a_dumb_terminal(terminal: Any, t
     assert "all that the system takes" not in t.ask("/tokens " + "ab" * 1500)
 
 
+def test_what_is_typed_during_a_reply_is_shown_in_the_next_prompt_alone(terminal: Any, smollm2: str) -> None:
+    t = terminal("chat", smollm2, "--max-tokens", "60", "--system", "")
+    t.prompt()
+    t.type("Write a very long story about a ship.\r")
+    t.expect(r"\x1b\[\?2004l")
+    t.expect(r"\w+ \w+ ")
+    t.type("typed ahead")
+    shown = t.prompt()
+    assert "(cut at 60 tokens" in shown
+    assert "ahead" not in shown
+    t.expect("typed ahead")
+    t.ask(" of it")
+    assert users(t)[1] == "typed ahead of it"
+
+
 # ---- Questions ----------------------------------------------------------------------------------------------------
 
 

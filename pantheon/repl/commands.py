@@ -59,12 +59,14 @@ class Desk:
 
         unsaid: what is said to a reply that was stopped before it began. The rest is as in Talker.play().
         """
-        with self.keeping():
-            comment(self.talker.interruptibly(lambda: self._play(open_stream, **changes)), unsaid)
 
-    def _play(self, open_stream: Callable[..., ReplyStream], **changes: Any) -> Reply | None:
-        with self.ending.stopping(self.talker.stop):
-            return self.talker.play(open_stream, **changes)
+        def talk() -> Reply | None:
+            with self.keeping(), self.ending.stopping(self.talker.stop):
+                reply = self.talker.play(open_stream, **changes)
+                comment(reply, unsaid)
+                return reply
+
+        self.talker.interruptibly(talk)  # all of it: a second Ctrl-C must not disturb the saving
 
     @contextlib.contextmanager
     def keeping(self) -> Iterator[None]:

@@ -92,9 +92,8 @@ def run_terminal(desk: Desk) -> int:
     last_interrupt = -_LEAVE_SECONDS
     while True:
         try:
-            _handle(desk, desk.asker.ask())
-            desk.ending.check()
-        except (EOFError, Leave):
+            typed = desk.asker.ask()
+        except EOFError:
             desk.ending.check()  # a terminal that hung up ends its input, too
             return EXIT_DONE
         except KeyboardInterrupt:
@@ -104,6 +103,14 @@ def run_terminal(desk: Desk) -> int:
             if desk.asker.was_empty:
                 last_interrupt = now
                 aside("(Ctrl-C again, Ctrl-D or /quit leaves)")
+            continue
+        try:
+            _handle(desk, typed)
+        except Leave:
+            return EXIT_DONE
+        except KeyboardInterrupt:  # of a command that is no reply, such as loading a model
+            aside("(interrupted)")
+        desk.ending.check()
 
 
 def _asker(desk: Desk) -> PlainLines | LineEditor:

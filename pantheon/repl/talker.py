@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from pantheon.engine.generate import Reply, ReplyStream
 from pantheon.repl.markdown import MarkdownWriter
-from pantheon.repl.output import Progress, aside, harmless
+from pantheon.repl.output import Progress, aside, harmless, is_dumb
 
 if TYPE_CHECKING:
     from pantheon.chat.reading import Reading
@@ -28,13 +28,17 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def _output_kept() -> Iterator[None]:
-    """A terminal on which Ctrl-C is pressed drops what it was given and has not shown yet: ask it not to (NOFLSH)."""
+def _keys_apart() -> Iterator[None]:
+    """Inside, keys do not disturb what is written. A terminal on which Ctrl-C is pressed drops what it was given and
+    has not shown yet: ask it not to (NOFLSH). What is typed ahead it would show in the midst of a reply: ask it not to
+    (ECHO), where the line editor draws it in the next prompt."""
     before: list[Any] | None = None
     with contextlib.suppress(OSError, ValueError, AttributeError, termios.error):  # no terminal, or none any more
         before = termios.tcgetattr(sys.stdin)
         changed = [*before]
         changed[3] |= termios.NOFLSH
+        if not is_dumb():
+            changed[3] &= ~termios.ECHO
         termios.tcsetattr(sys.stdin, termios.TCSANOW, changed)
     try:
         yield
@@ -121,7 +125,7 @@ class Talker:
             return talk()
         before = signal.signal(signal.SIGINT, self._on_interrupt)
         try:
-            with _output_kept():
+            with _keys_apart():
                 return talk()
         finally:
             signal.signal(signal.SIGINT, before)
