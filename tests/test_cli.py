@@ -78,6 +78,17 @@ def test_sampling_flags_reach_the_sampler(tiny_model: str) -> None:
     assert again < replies
 
 
+def test_stop_texts_end_replies_and_completions(smollm2: str) -> None:
+    question = b"What is the capital of France?\n"
+    system = ("--system", "You are a helpful assistant.")
+    for command in (["chat", smollm2], ["--chat", "--model", smollm2]):
+        done = call(*command, *system, "--stop", "never said", "--stop", "ance", stdin=question)
+        assert done.stdout == b"The capital of Fr\n"
+    for arguments in (["complete", smollm2, "1, 2, 3,"], ["--model", smollm2, "--prompt", "1, 2, 3,"]):
+        assert call(*arguments, "--stop", ", 7", "--stop", "8").stdout == b" 4, 5, 6\n"
+        assert call(*arguments, "--stop", "\\x36", "--max-tokens", "9").stdout == b" 4, 5, 6,\n"  # no escape for a 6
+
+
 def test_speculate_changes_no_word(tiny_model: str) -> None:
     flags = ("--speculate", "--no-speculate")
     for how in (["--temperature", "0.5", "--seed", "3"], []):
@@ -113,6 +124,7 @@ def test_completion_prints_the_continuation_alone(smollm2: str) -> None:
         ["--nonsense"], ["nonsense"], ["--chat"], ["--model", "x"], ["--model", "x", "--chat", "--prompt", "y"],
         ["--model", "x", "--prompt", "y", "--system", "z"], ["chat", "x", "--max-tokens", "0"],
         ["chat", "x", "--temperature", "-1"], ["chat", "x", "--top-p", "0"], ["chat", "x", "--temperature", "nan"],
+        ["chat", "x", "--stop", ""], ["complete", "x", "--stop", "\udcff"], ["--model", "x", "--stop", "y"],
         ["chat", "x", "--threads", "0"], ["--model", "x", "chat"], ["quantize", "a", "b", "--type", "q9"], ["rm"],
     ],
 )  # fmt: skip

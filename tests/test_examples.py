@@ -148,11 +148,18 @@ def test_a_transcript_is_what_the_command_in_it_prints(page: Path, smollm2: str,
 
 
 def test_a_conversation_that_was_typed_is_what_a_terminal_shows(smollm2: str, tmp_path: Path) -> None:
-    (block,) = (block for block in snippets(CHAT, "console") if "\n> " in block)
-    command, *turns = block.removesuffix("\n").split("\n> ")
+    typed_ones = [block for block in snippets(CHAT, "console") if "\n> " in block]
+    assert len(typed_ones) == 2
+    for number, block in enumerate(typed_ones):
+        hold(block.removesuffix("\n"), smollm2, tmp_path / str(number))
+
+
+def hold(block: str, smollm2: str, home: Path) -> None:
+    """Type what was typed in a transcript, and compare what is shown."""
+    command, *turns = block.split("\n> ")
     command, _, banner = command.partition("\n")
     arguments = [smollm2 if word == "smollm2" else word for word in shlex.split(command)[2:]]
-    terminal = Terminal(*arguments, home=tmp_path, term="dumb")
+    terminal = Terminal(*arguments, home=home, term="dumb")
     assert terminal.prompt().replace("\r\n", "\n") == f"{banner}\n> "
     for turn in turns:
         typed, _, shown = turn.partition("\n")

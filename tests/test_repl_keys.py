@@ -196,6 +196,23 @@ def test_a_chat_that_begins_anew_has_no_name(terminal: Any, tiny_model: str) -> 
     assert len(list((t.home / "chats").glob("*.json"))) == 3
 
 
+def test_a_chat_that_was_not_saved_is_there_after_another_was_loaded(terminal: Any, tiny_model: str) -> None:
+    t = terminal("chat", tiny_model, "--max-tokens", "1")
+    t.prompt()
+    t.ask("one")
+    t.ask("/save kept")
+    t.ask("/clear")
+    t.ask("two")
+    assert "/load last goes back" in t.ask("/load kept")
+    assert "goes back" not in t.ask("/load kept")  # that would be another one
+    assert "goes back" not in t.ask("/load last")
+    t.ask("three")
+    assert users(t) == ["two", "three"]
+    t.ask("/load kept")
+    t.ask("four")
+    assert users(t) == ["one", "four"]
+
+
 # ---- Stop texts ---------------------------------------------------------------------------------------------------
 
 

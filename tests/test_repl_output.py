@@ -12,9 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 from rich.markdown import Markdown
+from wcwidth import wcwidth
 
 import pantheon
 from pantheon.repl import Talker, output
+from pantheon.repl.facts import preview
 from pantheon.repl.keeper import Keeper, sampling_of
 from pantheon.repl.markdown import MarkdownWriter
 
@@ -151,6 +153,47 @@ def test_progress_comes_late_fits_the_line_and_goes_away(monkeypatch: pytest.Mon
     for percent in (3, 4):
         dumb.show(f"reading: {percent}%")
     assert screen.getvalue().strip("\x00") == "reading: 3%\n"
+
+
+def columns_of(text: str) -> int:
+    """By the tables of another library than the one that the program asks."""
+    return sum(max(wcwidth(character), 0) for character in text)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(alphabet="ab \u0301\u65e5\uac00\U0001f917\u200b\uff21", max_size=30), st.integers(0, 12))
+def test_a_text_is_cut_by_columns(text: str, width: int) -> None:
+    cut = output.fitting(text, width)
+    assert text.startswith(cut)
+    assert columns_of(cut) <= width
+    if cut != text:
+        assert columns_of(text[: len(cut) + 1]) > width  # nothing more would fit, and no accent is torn off
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("short", "short"),
+        ("e\u0301" * 60, "e\u0301" * 60),
+        ("e\u0301" * 61, "e\u0301" * 57 + "..."),
+        ("\u65e5" * 30, "\u65e5" * 30),
+        ("\u65e5" * 31, "\u65e5" * 28 + "..."),
+        ("a\n\n  b" + "c" * 1000, "a b" + "c" * 54 + "..."),
+        ("x" + " " * 1000 + "y", "x..."),
+    ],
+)
+def test_a_preview_has_60_columns(text: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert preview(text) == shown
+
+
+def test_progress_of_wide_characters_stays_on_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setattr(output, "_PATIENCE", 0)
+    monkeypatch.setenv("COLUMNS", "20")
+    output.Progress().show("\u65e5" * 30)
+    assert screen.getvalue() == "\r\x1b[K" + "\u65e5" * 9
 
 
 @pytest.mark.parametrize(

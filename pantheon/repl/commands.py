@@ -27,7 +27,7 @@ from pantheon.errors import ArgumentError
 from pantheon.repl import facts
 from pantheon.repl.ending import Ending
 from pantheon.repl.host import Host
-from pantheon.repl.keeper import Keeper, is_empty, sampling_of
+from pantheon.repl.keeper import AUTOSAVED, Keeper, is_empty, sampling_of
 from pantheon.repl.lines import Asker, Offer, PlainLines
 from pantheon.repl.output import aside, coloured, columns, draw, harmless, note
 from pantheon.repl.talker import Talker
@@ -263,11 +263,13 @@ def _save(desk: Desk, argument: str) -> None:
 
 def _load(desk: Desk, argument: str) -> None:
     if argument:
-        desk.load(argument)
-        desk.keep()
+        was_last = desk.keeper.is_last
+        desk.load(argument)  # it becomes the last one with its next turn: until then nothing of the one before is lost
         say_notes(desk.talker.chat)
         for message in desk.talker.chat.messages[-2:]:
             note(f"{message.role}: {message.content}")
+        if was_last and not desk.keeper.is_last:
+            aside(f"(until the next reply, /load {AUTOSAVED} goes back to the chat before)")
         return
     names = list(desk.keeper.listed())
     note("\n".join(("which chat? /load NAME, with NAME one of:", *names)) if names else "(no chat was kept yet)")

@@ -40,6 +40,8 @@ class Keeper:
         self._failed = ""
         self._is_kept = False
         """Whether this chat was kept before, in any file."""
+        self.is_last = False
+        """Whether the chat that is kept as the last one is this one, as it is now."""
         self._name: str | None = None
         """What this chat was saved or loaded as."""
 
@@ -49,15 +51,15 @@ class Keeper:
             return  # the last chat is worth more than an empty one, unless all of it was taken back
         try:
             saving.save_named(talker.chat, AUTOSAVED, sampling=_settings(talker))
-            self._failed, self._is_kept = "", True
+            self._failed, self._is_kept, self.is_last = "", True, True
         except (PantheonError, OSError) as error:
             if str(error) != self._failed:
                 note(f"error: the chat was not kept: {error}")
-            self._failed = str(error)
+            self._failed, self.is_last = str(error), False
 
     def begin_anew(self) -> None:
         """The chat begins again: until something was said it takes no other's place."""
-        self._is_kept, self._name = False, None
+        self._is_kept, self._name, self.is_last = False, None, False
 
     def other(self, name: str) -> float | None:
         """When another chat was saved that saving under this name would replace, in seconds since 1970; None: there is
@@ -82,7 +84,7 @@ class Keeper:
         """A chat that was kept, with the model of now. Errors: those of Chat.load(), but for another model."""
         chat = saving.load_named(name, host.model, ignore_model=True, **host.given)
         self._name = name if name != AUTOSAVED else None
-        self._is_kept = True
+        self._is_kept, self.is_last = True, name == AUTOSAVED
         return chat
 
     def last(self) -> str:
