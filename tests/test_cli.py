@@ -124,7 +124,7 @@ def test_completion_prints_the_continuation_alone(smollm2: str) -> None:
         ["--nonsense"], ["nonsense"], ["--chat"], ["--model", "x"], ["--model", "x", "--chat", "--prompt", "y"],
         ["--model", "x", "--prompt", "y", "--system", "z"], ["chat", "x", "--max-tokens", "0"],
         ["chat", "x", "--temperature", "-1"], ["chat", "x", "--top-p", "0"], ["chat", "x", "--temperature", "nan"],
-        ["chat", "x", "--stop", ""], ["complete", "x", "--stop", "\udcff"], ["--model", "x", "--stop", "y"],
+        ["chat", "x", "--stop", ""], ["complete", "x", "y", "--stop", "\udcff"], ["--model", "x", "--stop", "y"],
         ["chat", "x", "--threads", "0"], ["--model", "x", "chat"], ["quantize", "a", "b", "--type", "q9"], ["rm"],
     ],
 )  # fmt: skip
