@@ -13,12 +13,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pexpect
 import pytest
 
 import pantheon
 from pantheon._work import TerminatedError
-from pantheon.repl import Desk, Host, Keeper, Talker
+from pantheon.repl import Desk, Host, Keeper, Talker, loop
+from pantheon.repl.commands import Leave
 from pantheon.repl.ending import Ending
+from pantheon.repl.lines import PlainLines, Typed
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
@@ -108,6 +111,29 @@ def test_a_terminal_that_goes_away_in_a_reply_loses_nothing_of_it(terminal: Any,
     assert [(message["role"], message.get("cut")) for message in t.messages()] == [("user", None), ("assistant", True)]
 
 
+def test_ctrl_z_in_a_reply_leaves_the_terminal_as_it_was(smollm2: str, tmp_path: Path) -> None:
+    """Under a plain shell, which unlike bash does not mend the terminal for itself."""
+    everything: dict[str, Any] = {**os.environ, "TERM": "xterm", "PS1": "$ ", "PANTHEON_HOME": str(tmp_path)}
+    shell = pexpect.spawn("/bin/sh", ["-i"], env=everything, encoding="utf-8", timeout=30)
+    shell.expect(r"\$ ")
+    shell.sendline(f"{sys.executable} -m pantheon chat {smollm2} --max-tokens 2000")
+    shell.expect("> ")
+    time.sleep(0.2)
+    shell.send("Write a very long story about a ship.\r")
+    shell.expect(r"\x1b\[\?2004l")
+    shell.expect(r"\w+ \w+ \w+ \w+ ")
+    shell.send("\x1a")
+    shell.expect(r"Stopped[^$]*\$ ")
+    shell.sendline("stty -a")
+    assert shell.expect([r" echo ", r" -echo "]) == 0
+    shell.expect(r"\$ ")
+    shell.sendline("fg")
+    shell.expect(r"\w+ \w+ \w+ \w+ ")
+    shell.send("\x03")
+    shell.expect(r"\(stopped\)")
+    shell.close(force=True)
+
+
 def pipe(model: str, home: Path, *arguments: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "pantheon", "chat", model, *arguments]
     everything: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -182,3 +208,25 @@ def test_a_request_waits_for_work_and_a_late_second_one_does_not(monkeypatch: py
     with pytest.raises(TerminatedError):
         ending._on_signal(signal.SIGTERM, None)
     assert done == [1]
+
+
+def test_ctrl_c_in_a_command_that_is_no_reply_ends_it_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ["/model other", "/quit"]
+
+    class Lines(PlainLines):
+        def ask(self, default: str = "") -> Typed:
+            return Typed(lines.pop(0), True)
+
+    def obey(desk: Desk, text: str, pasted: object) -> bool:
+        if text == "/quit":
+            raise Leave
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "_asker", lambda desk: Lines())
+    monkeypatch.setattr(loop, "obey", obey)
+    nothing: Any = None
+    assert loop.run_terminal(Desk(nothing, nothing, nothing)) == 0
+    assert capsys.readouterr().err == "(interrupted)\n"
+    assert lines == []

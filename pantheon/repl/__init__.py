@@ -7,7 +7,7 @@ Rank 5: imports errors, catalog, the engine and the chat; prompt_toolkit and ric
     talker    messages out, replies in, Ctrl-C       facts     what commands show
     host      which model is talked with             keeper    which chats are kept
     output    all that is written beside replies     markdown  replies drawn
-    ending    SIGTERM and SIGHUP
+    ending    SIGTERM and SIGHUP                     keys      keys while a reply is written
 """
 
 from pantheon.repl.commands import COMMANDS, Desk

@@ -269,7 +269,7 @@ def _load(desk: Desk, argument: str) -> None:
         for message in desk.talker.chat.messages[-2:]:
             note(f"{message.role}: {message.content}")
         if was_last and not desk.keeper.is_last:
-            aside(f"(until the next reply, /load {AUTOSAVED} goes back to the chat before)")
+            aside(f"(/load {AUTOSAVED} goes back to the chat before, until this one changes)")
         return
     names = list(desk.keeper.listed())
     note("\n".join(("which chat? /load NAME, with NAME one of:", *names)) if names else "(no chat was kept yet)")

@@ -11,41 +11,20 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-import termios
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
 from pantheon.engine.generate import Reply, ReplyStream
+from pantheon.repl.keys import kept_apart
 from pantheon.repl.markdown import MarkdownWriter
-from pantheon.repl.output import Progress, aside, harmless, is_dumb
+from pantheon.repl.output import Progress, aside, harmless
 
 if TYPE_CHECKING:
     from pantheon.chat.reading import Reading
     from pantheon.chat.session import Chat
-
-
-@contextlib.contextmanager
-def _keys_apart() -> Iterator[None]:
-    """Inside, keys do not disturb what is written. A terminal on which Ctrl-C is pressed drops what it was given and
-    has not shown yet: ask it not to (NOFLSH). What is typed ahead it would show in the midst of a reply: ask it not to
-    (ECHO), where the line editor draws it in the next prompt."""
-    before: list[Any] | None = None
-    with contextlib.suppress(OSError, ValueError, AttributeError, termios.error):  # no terminal, or none any more
-        before = termios.tcgetattr(sys.stdin)
-        changed = [*before]
-        changed[3] |= termios.NOFLSH
-        if not is_dumb():
-            changed[3] &= ~termios.ECHO
-        termios.tcsetattr(sys.stdin, termios.TCSANOW, changed)
-    try:
-        yield
-    finally:
-        if before is not None:
-            with contextlib.suppress(OSError, ValueError, AttributeError, termios.error):
-                termios.tcsetattr(sys.stdin, termios.TCSANOW, before)
 
 
 class _StoppedError(Exception):
@@ -125,7 +104,7 @@ class Talker:
             return talk()
         before = signal.signal(signal.SIGINT, self._on_interrupt)
         try:
-            with _keys_apart():
+            with kept_apart():
                 return talk()
         finally:
             signal.signal(signal.SIGINT, before)
