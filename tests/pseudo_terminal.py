@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import sys
 import threading
 import time
@@ -18,6 +19,12 @@ import pexpect
 
 PASTE = "\x1b[200~{}\x1b[201~"
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[=>]")
+
+
+def _as_a_shell_does() -> None:
+    """Whoever started the tests may ignore what a terminal sends (nohup)."""
+    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGTSTP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 class Terminal:
@@ -32,7 +39,8 @@ class Terminal:
             whole.pop("NO_COLOR", None)
         command = ["-m", "pantheon", *arguments]
         shape = (50, columns)
-        self.child = pexpect.spawn(sys.executable, command, env=whole, encoding="utf-8", timeout=60, dimensions=shape)
+        how: dict[str, Any] = {"encoding": "utf-8", "timeout": 60, "dimensions": shape, "preexec_fn": _as_a_shell_does}
+        self.child = pexpect.spawn(sys.executable, command, env=whole, **how)
 
     def expect(self, pattern: str, timeout: float = 60) -> str:
         """Wait for a pattern; what was shown up to its end, without escape sequences."""

@@ -136,6 +136,11 @@ def test_a_line_that_the_system_cuts_is_said_on_a_dumb_terminal(terminal: Any, t
     t.prompt()
     assert "4,095 bytes is all that the system takes" in t.ask("/tokens " + "ab" * 2500)
     assert "all that the system takes" not in t.ask("/tokens " + "ab" * 1500)
+    t.child.setecho(False)  # what is read here must be UTF-8
+    t.child.ptyproc.write(b"a\xff\r")
+    t.expect(r"\(this is not UTF-8, byte 1")
+    t.prompt()
+    assert users(t) == ["a\ufffd"]
 
 
 def test_what_is_typed_during_a_reply_is_shown_in_the_next_prompt_alone(terminal: Any, smollm2: str) -> None:

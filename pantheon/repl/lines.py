@@ -109,7 +109,11 @@ class PlainLines:
             raise EOFError
         if len(raw) >= _SYSTEMS_LINE and raw.endswith(b"\n"):
             note(f"(a line of {len(raw) - 1:,} bytes is all that the system takes here: the rest of it is lost)")
-        return raw.removesuffix(b"\n").decode("utf-8", "replace")
+        try:
+            return raw.removesuffix(b"\n").decode("utf-8")
+        except UnicodeDecodeError as error:
+            note(f"(this is not UTF-8, byte {error.start}: what cannot be read becomes U+FFFD)")
+            return raw.removesuffix(b"\n").decode("utf-8", "replace")
 
 
 def _is_yes(answer: str) -> bool:
