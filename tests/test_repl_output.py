@@ -196,6 +196,28 @@ def test_progress_of_wide_characters_stays_on_its_line(monkeypatch: pytest.Monke
     assert screen.getvalue() == "\r\x1b[K" + "\u65e5" * 9
 
 
+@pytest.mark.parametrize(("columns", "shown"), [(27, "40%"), (28, "40% of 10,000 tokens"), (12, "40%")])
+def test_progress_shows_no_half_a_number(monkeypatch: pytest.MonkeyPatch, columns: int, shown: str) -> None:
+    screen, chat = Screen(), FakeChat()
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setattr(output, "_PATIENCE", 0)
+    monkeypatch.setenv("COLUMNS", str(columns + 2))
+    chat.reading = SimpleNamespace(window=90, newly_dropped=(), evaluated=10_000)
+    Talker(chat, 5, {}, io.StringIO())._progress(0.4)  # type: ignore[arg-type]
+    assert screen.getvalue() == f"\r\x1b[Kreading: {shown}"
+
+
+def test_sentences_end_their_lines_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setenv("NO_COLOR", "1")
+    output.aside("(the window of 90 is full: /a/path/that/is/too/long/for/it --max-tokens)")
+    assert screen.getvalue() == "(the window of 90 is\nfull:\n/a/path/that/is/too/long/for/it\n--max-tokens)\n"
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    assert output.prose("a b " * 20) == "a b " * 20
+
+
 @pytest.mark.parametrize(
     ("kept", "wanted"),
     [

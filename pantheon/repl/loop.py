@@ -14,7 +14,7 @@ from pantheon.chat.session import Chat
 from pantheon.errors import PantheonError
 from pantheon.repl.commands import Desk, Leave, obey, say_notes, suggestions
 from pantheon.repl.lines import LineEditor, PlainLines, Typed
-from pantheon.repl.output import aside, is_dumb, note
+from pantheon.repl.output import aside, is_dumb, note, prose
 
 EXIT_DONE = 0
 EXIT_INTERRUPTED = 130
@@ -126,4 +126,4 @@ def _handle(desk: Desk, typed: Typed) -> None:
             return
         desk.reply(lambda **options: desk.talker.chat.stream(typed.text, **options), "the message was taken back")
     except PantheonError as error:
-        note(f"error: {error}")
+        note(prose(f"error: {error}"))

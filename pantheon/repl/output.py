@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Iterator
 from typing import Any, TextIO
@@ -37,10 +38,18 @@ def note(text: str) -> None:
 def aside(text: str) -> None:
     """note() of what is no failure and nobody asked for: dim where that can be."""
     if not coloured(sys.stderr):
-        note(text)
+        note(prose(text))
         return
     with beside():
-        print(f"{_DIM}{harmless(text)}{_PLAIN}", file=sys.stderr, flush=True)
+        print(f"{_DIM}{prose(harmless(text))}{_PLAIN}", file=sys.stderr, flush=True)
+
+
+def prose(text: str) -> str:
+    """Sentences for stderr: on a terminal, lines that are too long for it end between two words."""
+    if not sys.stderr.isatty():
+        return text
+    how: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
+    return "\n".join(textwrap.fill(line, columns(), **how) for line in text.split("\n"))
 
 
 def draw(renderable: Any) -> None:

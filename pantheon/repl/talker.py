@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from pantheon.engine.generate import Reply, ReplyStream
 from pantheon.repl.keys import kept_apart
 from pantheon.repl.markdown import MarkdownWriter
-from pantheon.repl.output import Progress, aside, harmless
+from pantheon.repl.output import Progress, aside, columns, harmless
 
 if TYPE_CHECKING:
     from pantheon.chat.reading import Reading
@@ -158,8 +158,9 @@ class Talker:
         if self._interrupted:
             raise _StoppedError
         self._announce()
-        tokens = f" of {self.chat.reading.evaluated:,} tokens" if self.chat.reading else ""
-        self._turn.progress.show(f"reading: {done:.0%}{tokens}")
+        text = f"reading: {done:.0%}"
+        whole = text + (f" of {self.chat.reading.evaluated:,} tokens" if self.chat.reading else "")
+        self._turn.progress.show(whole if len(whole) < columns() else text)  # half a number would be a wrong one
 
     def stop(self) -> None:
         """Ask the reply that runs, or is about to, to end. From a signal handler, too."""
